@@ -1,0 +1,231 @@
+"""One formula, three readings.
+
+A formula is written once, with these helpers and `+ - *`, and is then called with
+
+* `int`: the value;
+* `Named`: an `int` that also carries its text (the formula in symbols, the same with figures, and the levels below);
+* an `int64` array: the values of many layouts at once.
+
+Formulas branch on modes and compute on sizes: an `if` on a size has no meaning for an array and fails there.
+Annotations say `Size`; an array is passed where a type checker sees an `int`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+from vramcast.units import PPM
+
+Size: TypeAlias = int
+"""A count or a number of bytes in any of the three readings."""
+
+
+class Named(int):
+    """An `int` with its text: `formula` in symbols, `figures` with numbers, `parts` the named levels it is made of."""
+
+    formula: str
+    figures: str
+    parts: tuple[Level, ...]
+    is_sum: bool  # a sum needs brackets inside a product or after a minus
+
+    def __new__(
+        cls, value: int, formula: str, figures: str = "", parts: tuple[Level, ...] = (), is_sum: bool = False
+    ) -> Named:
+        self = super().__new__(cls, value)
+        self.formula = formula
+        self.figures = figures or f"{value:,}"
+        self.parts = parts
+        self.is_sum = is_sum
+        return self
+
+    def __add__(self, other: int) -> Any:
+        return _join(self, other, "+", int(self) + int(other)) if isinstance(other, int) else NotImplemented
+
+    def __radd__(self, other: int) -> Any:
+        return _join(other, self, "+", int(other) + int(self)) if isinstance(other, int) else NotImplemented
+
+    def __sub__(self, other: int) -> Any:
+        return _join(self, other, "-", int(self) - int(other)) if isinstance(other, int) else NotImplemented
+
+    def __rsub__(self, other: int) -> Any:
+        return _join(other, self, "-", int(other) - int(self)) if isinstance(other, int) else NotImplemented
+
+    def __mul__(self, other: int) -> Any:
+        return _join(self, other, "×", int(self) * int(other)) if isinstance(other, int) else NotImplemented
+
+    def __rmul__(self, other: int) -> Any:
+        return _join(other, self, "×", int(other) * int(self)) if isinstance(other, int) else NotImplemented
+
+class Level(NamedTuple):
+    """A named step of a formula: `name` stands for `size`, whose own text says how."""
+
+    name: str
+    size: Named
+
+
+def shard(whole_size: Size, ranks: Size) -> Size:
+    """`whole_size` cut over `ranks`, rounded up: every rank holds a padded share."""
+    return _call("⌈{} ÷ {}⌉", lambda size, by: -(-size // by), whole_size, ranks)
+
+
+def whole(size: Size, block: Size) -> Size:
+    """How many whole blocks fit into `size`: rounded down."""
+    return _call("⌊{} ÷ {}⌋", lambda size, by: size // by, size, block)
+
+
+def up_to(size: Size, multiple: Size) -> Size:
+    """`size` padded up to a multiple."""
+    return _call("⌈{0} ÷ {1}⌉ × {1}", lambda size, by: -(-size // by) * by, size, multiple)
+
+
+def portion(parts_per_million: Size, size: Size) -> Size:
+    """A fraction of `size`, rounded up, without floats."""
+    return _call(
+        "⌈{} ppm × {}⌉", lambda parts, size: -(-(parts * size) // PPM), parts_per_million, size
+    )
+
+
+def stored(elements: Size, block: int, block_bytes: int) -> Size:
+    """Bytes of `elements` in a dtype that packs `block` of them into `block_bytes` (bf16 1:2, nf4 64:32)."""
+    return elements * block_bytes if block == 1 else shard(elements, block) * block_bytes
+
+
+def worst(*sizes: Size) -> Size:
+    """The largest: over instants, ranks or chunks. With names, the text says which one won."""
+    return _extreme("max", max, "maximum", sizes)
+
+
+def at_most(*sizes: Size) -> Size:
+    """The smallest: a size under its caps."""
+    return _extreme("min", min, "minimum", sizes)
+
+
+def tabulate(function: Callable[[int], int], size: Size) -> Size:
+    """An integer function that is not arithmetic (allocator size classes), applied in every reading."""
+    if not isinstance(size, int):
+        import numpy
+
+        values, index = numpy.unique(size, return_inverse=True)
+        table = numpy.array([function(int(value)) for value in values], dtype=numpy.int64)
+        return table[index].reshape(numpy.shape(size))
+    value = function(int(size))
+    if not isinstance(size, Named):
+        return value
+    name = function.__name__.strip("_")
+    return Named(value, f"{name}({size.formula})", f"{name}({size.figures})", size.parts)
+
+
+def let(name: str, size: Size) -> Size:
+    """Name a level: above it the text shows `name`, and `explain` drills down to what `size` was made of."""
+    if not isinstance(size, Named):
+        return size
+    level = Level(name, size)
+    return Named(int(size), name, f"{int(size):,}", (level,))
+
+
+def total(sizes: Iterable[Size]) -> Size:
+    """The sum; 0 when there is nothing to add."""
+    result: Size = 0
+    for size in sizes:
+        result = size if isinstance(result, int) and result == 0 else result + size
+    return result
+
+
+def running_peak(steps: Iterable[tuple[int, Size]]) -> Size:
+    """The largest running sum of signed sizes (births +1, deaths -1), at least 0.
+
+    With names the text is the sum of what is alive at the highest point, so it stays readable.
+    """
+    steps = list(steps)
+    if any(not isinstance(size, int) for _, size in steps):
+        import numpy
+
+        level: Any = 0
+        peak: Any = 0
+        for sign, size in steps:
+            level = level + sign * size
+            peak = numpy.maximum(peak, level)
+        return peak
+    level = peak = 0
+    alive: list[Size] = []
+    at_peak: list[Size] = []
+    for sign, size in steps:
+        level += sign * int(size)
+        if sign > 0:
+            alive.append(size)
+        else:
+            _forget(alive, size)
+        if level > peak:
+            peak, at_peak = level, alive.copy()
+    return total(at_peak) if any(isinstance(size, Named) for _, size in steps) else peak
+
+
+def _forget(alive: list[Size], size: Size) -> None:
+    for index in range(len(alive) - 1, -1, -1):
+        if alive[index] is size:
+            del alive[index]
+            return
+    raise ValueError("a size died that was never born")
+
+
+def _join(left: int, right: int, sign: str, value: int) -> Named:
+    if sign == "+" and (int(left) == 0 or int(right) == 0) and not (isinstance(left, Named) and isinstance(right, Named)):
+        kept = right if int(left) == 0 else left
+        if isinstance(kept, Named):
+            return kept
+    formula, figures = (
+        f" {sign} ".join(
+            _operand(size, figures, bracket_sums=sign == "×" or (sign == "-" and size is right))
+            for size in (left, right)
+        )
+        for figures in (False, True)
+    )
+    return Named(value, formula, figures, _parts(left, right), is_sum=sign != "×")
+
+
+def _operand(size: int, figures: bool, bracket_sums: bool) -> str:
+    text = _text(size, figures)
+    return f"({text})" if bracket_sums and isinstance(size, Named) and size.is_sum else text
+
+
+def _text(size: int, figures: bool) -> str:
+    if isinstance(size, Named):
+        return size.figures if figures else size.formula
+    return f"{int(size):,}"
+
+
+def _parts(*sizes: int) -> tuple[Level, ...]:
+    levels: dict[tuple[str, int], Level] = {}
+    for size in sizes:
+        if isinstance(size, Named):
+            for level in size.parts:
+                levels.setdefault((level.name, int(level.size)), level)
+    return tuple(levels.values())
+
+
+def _call(pattern: str, function: Callable[[Any, Any], Any], left: Size, right: Size) -> Size:
+    value = function(_plain(left), _plain(right))
+    if not isinstance(left, Named) and not isinstance(right, Named):
+        return value
+    texts = [pattern.format(*(_operand(size, figures, bracket_sums=True) for size in (left, right))) for figures in (False, True)]
+    return Named(value, texts[0], texts[1], _parts(left, right))
+
+
+def _plain(size: Any) -> Any:
+    return int(size) if isinstance(size, Named) else size
+
+
+def _extreme(name: str, pick: Callable[..., int], ufunc: str, sizes: tuple[Size, ...]) -> Size:
+    if any(not isinstance(size, int) for size in sizes):
+        import numpy
+
+        result: Any = sizes[0]
+        for size in sizes[1:]:
+            result = getattr(numpy, ufunc)(result, size)
+        return result
+    value = pick(int(size) for size in sizes)
+    if not any(isinstance(size, Named) for size in sizes):
+        return value
+    texts = [f"{name}({', '.join(_text(size, figures) for size in sizes)})" for figures in (False, True)]
+    return Named(value, texts[0], texts[1], _parts(*sizes))
