@@ -5,8 +5,6 @@ configuration nor the framework says anything. A path may be prefixed by a role 
 marked `job_wide`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
