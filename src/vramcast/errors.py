@@ -1,12 +1,12 @@
 """What a user did wrong, as facts: raised below, given context at the border, all of a job's mistakes at once.
 
-    VramcastError
-    └── Refused          one or more `Mistake`s; the command line prints them and exits with 2
+VramcastError
+└── Refused          one or more `Mistake`s; the command line prints them and exits with 2
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -16,15 +16,16 @@ class VramcastError(Exception):
 
 
 class Mistake:
-    """One wrong thing: a one-line fact and labelled lines of context (where it came from, what is allowed, what to do)."""
+    """One wrong thing: a one-line fact and labelled lines of context (its origin, what is allowed, what to do)."""
 
     def __init__(self, fact: str, **context: str) -> None:
         self.fact = fact
         self.context = context
 
     def __str__(self) -> str:
-        width = max((len(label) for label in self.context), default=0)
-        lines = [f"  {label:<{width}}  {text}" for label, text in self.context.items() if text]
+        context = {label: text for label, text in self.context.items() if text}
+        width = max(map(len, context), default=0)
+        lines = [f"  {label:<{width}}  {text}" for label, text in context.items()]
         return "\n".join([f"error: {self.fact}", *lines])
 
 
@@ -51,7 +52,7 @@ class Mistakes:
         self.found.append(Mistake(fact, **context))
 
     @contextmanager
-    def collect(self) -> Iterator[None]:
+    def collect(self) -> Generator[None]:
         """Go on after a refusal inside the block and keep its mistakes."""
         try:
             yield

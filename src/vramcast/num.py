@@ -13,12 +13,15 @@ Annotations say `Size`; an array is passed where a type checker sees an `int`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from vramcast.units import PPM
 
 Size: TypeAlias = int
 """A count or a number of bytes in any of the three readings."""
+
+Kind: TypeAlias = Literal["atom", "product", "sum"]
+"""How loosely a text is bound: what decides about its brackets."""
 
 
 class Named(int):
@@ -27,35 +30,36 @@ class Named(int):
     formula: str
     figures: str
     parts: tuple[Level, ...]
-    is_sum: bool  # a sum needs brackets inside a product or after a minus
+    kind: Kind  # a sum needs brackets inside a product or after a minus, both need them beside a ÷
 
     def __new__(
-        cls, value: int, formula: str, figures: str = "", parts: tuple[Level, ...] = (), is_sum: bool = False
+        cls, value: int, formula: str, figures: str = "", parts: tuple[Level, ...] = (), kind: Kind = "atom"
     ) -> Named:
         self = super().__new__(cls, value)
         self.formula = formula
         self.figures = figures or f"{value:,}"
         self.parts = parts
-        self.is_sum = is_sum
+        self.kind = kind
         return self
 
-    def __add__(self, other: int) -> Any:
+    def __add__(self, other: Any) -> Any:
         return _join(self, other, "+", int(self) + int(other)) if isinstance(other, int) else NotImplemented
 
-    def __radd__(self, other: int) -> Any:
+    def __radd__(self, other: Any) -> Any:
         return _join(other, self, "+", int(other) + int(self)) if isinstance(other, int) else NotImplemented
 
-    def __sub__(self, other: int) -> Any:
+    def __sub__(self, other: Any) -> Any:
         return _join(self, other, "-", int(self) - int(other)) if isinstance(other, int) else NotImplemented
 
-    def __rsub__(self, other: int) -> Any:
+    def __rsub__(self, other: Any) -> Any:
         return _join(other, self, "-", int(other) - int(self)) if isinstance(other, int) else NotImplemented
 
-    def __mul__(self, other: int) -> Any:
+    def __mul__(self, other: Any) -> Any:
         return _join(self, other, "×", int(self) * int(other)) if isinstance(other, int) else NotImplemented
 
-    def __rmul__(self, other: int) -> Any:
+    def __rmul__(self, other: Any) -> Any:
         return _join(other, self, "×", int(other) * int(self)) if isinstance(other, int) else NotImplemented
+
 
 class Level(NamedTuple):
     """A named step of a formula: `name` stands for `size`, whose own text says how."""
@@ -66,24 +70,29 @@ class Level(NamedTuple):
 
 def shard(whole_size: Size, ranks: Size) -> Size:
     """`whole_size` cut over `ranks`, rounded up: every rank holds a padded share."""
-    return _call("⌈{} ÷ {}⌉", lambda size, by: -(-size // by), whole_size, ranks)
+    return _call("⌈{over} ÷ {by}⌉", lambda size, by: -(-size // by), whole_size, ranks)
 
 
 def whole(size: Size, block: Size) -> Size:
     """How many whole blocks fit into `size`: rounded down."""
-    return _call("⌊{} ÷ {}⌋", lambda size, by: size // by, size, block)
+    return _call("⌊{over} ÷ {by}⌋", lambda size, by: size // by, size, block)
 
 
 def up_to(size: Size, multiple: Size) -> Size:
     """`size` padded up to a multiple."""
-    return _call("⌈{0} ÷ {1}⌉ × {1}", lambda size, by: -(-size // by) * by, size, multiple)
+    padded = _call("⌈{over} ÷ {by}⌉ × {times}", lambda size, by: -(-size // by) * by, size, multiple)
+    if isinstance(padded, Named):
+        padded.kind = "product"
+    return padded
 
 
 def portion(parts_per_million: Size, size: Size) -> Size:
-    """A fraction of `size`, rounded up, without floats."""
-    return _call(
-        "⌈{} ppm × {}⌉", lambda parts, size: -(-(parts * size) // PPM), parts_per_million, size
-    )
+    """A fraction of `size`, rounded up, without floats; in two steps, so that an int64 does not overflow."""
+    return _call("⌈{left} ppm × {times}⌉", _portion, parts_per_million, size)
+
+
+def _portion(parts: Any, size: Any) -> Any:
+    return size // PPM * parts + -(-(size % PPM * parts) // PPM)
 
 
 def stored(elements: Size, block: int, block_bytes: int) -> Size:
@@ -92,7 +101,7 @@ def stored(elements: Size, block: int, block_bytes: int) -> Size:
 
 
 def worst(*sizes: Size) -> Size:
-    """The largest: over instants, ranks or chunks. With names, the text says which one won."""
+    """The largest: over instants, ranks or chunks. The figures of the text show which one won."""
     return _extreme("max", max, "maximum", sizes)
 
 
@@ -103,11 +112,11 @@ def at_most(*sizes: Size) -> Size:
 
 def tabulate(function: Callable[[int], int], size: Size) -> Size:
     """An integer function that is not arithmetic (allocator size classes), applied in every reading."""
-    if not isinstance(size, int):
+    if _is_array(size):
         import numpy
 
         values, index = numpy.unique(size, return_inverse=True)
-        table = numpy.array([function(int(value)) for value in values], dtype=numpy.int64)
+        table: Any = numpy.array([function(int(value)) for value in values], dtype=numpy.int64)
         return table[index].reshape(numpy.shape(size))
     value = function(int(size))
     if not isinstance(size, Named):
@@ -128,7 +137,7 @@ def total(sizes: Iterable[Size]) -> Size:
     """The sum; 0 when there is nothing to add."""
     result: Size = 0
     for size in sizes:
-        result = size if isinstance(result, int) and result == 0 else result + size
+        result = size if not _is_array(result) and result == 0 else result + size
     return result
 
 
@@ -136,9 +145,12 @@ def running_peak(steps: Iterable[tuple[int, Size]]) -> Size:
     """The largest running sum of signed sizes (births +1, deaths -1), at least 0.
 
     With names the text is the sum of what is alive at the highest point, so it stays readable.
+
+    Raises:
+        ValueError: a size dies that is not alive (not seen in the array reading).
     """
     steps = list(steps)
-    if any(not isinstance(size, int) for _, size in steps):
+    if any(_is_array(size) for _, size in steps):
         import numpy
 
         level: Any = 0
@@ -162,31 +174,36 @@ def running_peak(steps: Iterable[tuple[int, Size]]) -> Size:
 
 
 def _forget(alive: list[Size], size: Size) -> None:
-    for index in range(len(alive) - 1, -1, -1):
-        if alive[index] is size:
-            del alive[index]
-            return
-    raise ValueError("a size died that was never born")
+    """Take the latest equal size away: the same object, else one of the same text, else one of the same value."""
+    tests: tuple[Callable[[Size], bool], ...] = (
+        lambda born: born is size,
+        lambda born: born == size and _text(born, False) == _text(size, False),
+        lambda born: born == size,
+    )
+    for same in tests:
+        for index in reversed(range(len(alive))):
+            if same(alive[index]):
+                del alive[index]
+                return
+    raise ValueError(f"a size of {int(size):,} died that was not alive")
 
 
 def _join(left: int, right: int, sign: str, value: int) -> Named:
-    if sign == "+" and (int(left) == 0 or int(right) == 0) and not (isinstance(left, Named) and isinstance(right, Named)):
-        kept = right if int(left) == 0 else left
-        if isinstance(kept, Named):
-            return kept
+    if sign == "+":
+        for kept, other in ((left, right), (right, left)):
+            if isinstance(kept, Named) and not isinstance(other, Named) and other == 0:
+                return kept
+    bracketed: tuple[Kind, ...] = ("sum",) if sign == "×" else ()
+    after: tuple[Kind, ...] = () if sign == "+" else ("sum",)
     formula, figures = (
-        f" {sign} ".join(
-            _operand(size, figures, bracket_sums=sign == "×" or (sign == "-" and size is right))
-            for size in (left, right)
-        )
-        for figures in (False, True)
+        f"{_operand(left, shown, bracketed)} {sign} {_operand(right, shown, after)}" for shown in (False, True)
     )
-    return Named(value, formula, figures, _parts(left, right), is_sum=sign != "×")
+    return Named(value, formula, figures, _parts(left, right), "product" if sign == "×" else "sum")
 
 
-def _operand(size: int, figures: bool, bracket_sums: bool) -> str:
+def _operand(size: int, figures: bool, bracketed: tuple[Kind, ...]) -> str:
     text = _text(size, figures)
-    return f"({text})" if bracket_sums and isinstance(size, Named) and size.is_sum else text
+    return f"({text})" if isinstance(size, Named) and size.kind in bracketed else text
 
 
 def _text(size: int, figures: bool) -> str:
@@ -208,8 +225,21 @@ def _call(pattern: str, function: Callable[[Any, Any], Any], left: Size, right: 
     value = function(_plain(left), _plain(right))
     if not isinstance(left, Named) and not isinstance(right, Named):
         return value
-    texts = [pattern.format(*(_operand(size, figures, bracket_sums=True) for size in (left, right))) for figures in (False, True)]
-    return Named(value, texts[0], texts[1], _parts(left, right))
+    formula, figures = (_fill(pattern, left, right, shown) for shown in (False, True))
+    return Named(value, formula, figures, _parts(left, right))
+
+
+def _fill(pattern: str, left: Size, right: Size, figures: bool) -> str:
+    return pattern.format(
+        left=_operand(left, figures, ("sum", "product")),
+        over=_operand(left, figures, ("sum",)),
+        by=_operand(right, figures, ("sum", "product")),
+        times=_operand(right, figures, ("sum",)),
+    )
+
+
+def _is_array(size: object) -> bool:
+    return not isinstance(size, int)
 
 
 def _plain(size: Any) -> Any:
@@ -217,7 +247,9 @@ def _plain(size: Any) -> Any:
 
 
 def _extreme(name: str, pick: Callable[..., int], ufunc: str, sizes: tuple[Size, ...]) -> Size:
-    if any(not isinstance(size, int) for size in sizes):
+    if len(sizes) == 1:
+        return sizes[0]
+    if any(_is_array(size) for size in sizes):
         import numpy
 
         result: Any = sizes[0]

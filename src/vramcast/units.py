@@ -7,6 +7,8 @@ from decimal import Decimal, InvalidOperation
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 PPM = 1_000_000
+LARGEST = (1 << 63) - 1
+"""The largest size: an int64 of the array reading holds it."""
 
 _BYTES = {"b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _QUANTITY = re.compile(r"\s*([+-]?\d[\d_]*(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
@@ -69,6 +71,8 @@ def ppm(fraction: float | str) -> int:
         parts = Decimal(str(fraction)) * PPM
     except InvalidOperation:
         raise ValueError(f"{fraction!r} is not a decimal fraction such as 0.45") from None
+    if not parts.is_finite():
+        raise ValueError(f"{fraction!r} is not a decimal fraction such as 0.45")
     if parts != int(parts):
         raise ValueError(f"{fraction!r} is finer than one part per million")
     return int(parts)

@@ -55,6 +55,8 @@ class Job(Struct, frozen=True):
         mistakes = Mistakes()
         values: dict[str, Value] = {}
         for name, raw in flatten(content):
+            if name in values:
+                mistakes.add(f"{name} is set twice", **{"from": "job file"})
             with mistakes.collect():
                 values[name] = check_value(name, raw, Origin("job file"))
         mistakes.done()
@@ -98,9 +100,7 @@ class Understanding(Struct):
     warnings: list[str] = []
 
     def __add__(self, weaker: Understanding) -> Understanding:
-        return Understanding(
-            self.facts + weaker.facts, self.unread + weaker.unread, self.warnings + weaker.warnings
-        )
+        return Understanding(self.facts + weaker.facts, self.unread + weaker.unread, self.warnings + weaker.warnings)
 
     def winners(self) -> dict[str, Fact]:
         """Path → the fact that counts: the first said of it."""

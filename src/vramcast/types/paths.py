@@ -13,7 +13,7 @@ import msgspec
 
 from vramcast.errors import near, refuse
 from vramcast.types.settings import ROLES, Settings
-from vramcast.units import parse_bytes, parse_count, show_bytes
+from vramcast.units import LARGEST, parse_bytes, parse_count, show_bytes
 
 Value: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 
@@ -80,9 +80,7 @@ def _read_annotation(name: str, attribute: str, default: Any, hint: Any) -> Path
     elif kind == "fraction" and not any(meta.le or meta.lt for meta in metas):
         kind = "number"
     about = next(meta.description for meta in metas if meta.description)
-    return Path(
-        name, attribute, kind, about, bool(extra.get("job_wide")), default, choices, NoneType in options, hint
-    )
+    return Path(name, attribute, kind, about, bool(extra.get("job_wide")), default, choices, NoneType in options, hint)
 
 
 def _table() -> dict[str, Path]:
@@ -134,7 +132,9 @@ def read_value(path: Path, raw: Any) -> Value:
     if path.kind == "bytes" and isinstance(raw, int):
         raise ValueError(f"{raw!r} needs a unit: {path.allowed}")
     if path.kind in ("fraction", "number") and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = float(value) if abs(value) <= LARGEST else float("inf")
+    if isinstance(value, int | float) and not abs(value) <= LARGEST:
+        raise ValueError("too large" if value > 0 else f"{value!r} is not {path.allowed}")
     try:
         return msgspec.convert(value, path.type, strict=True)
     except msgspec.ValidationError as error:
@@ -171,7 +171,9 @@ def _from_text(path: Path, text: str) -> Any:
         case "list":
             return [part.strip() for part in text.strip("[]").split(",") if part.strip()]
         case "table":
-            pairs = (part.partition("=") for part in text.split(",") if part.strip())
+            pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+            if not all(name.strip() and number for name, _, number in pairs):
+                raise ValueError(f"{text!r} is not {path.allowed}")
             return {name.strip(): parse_count(number) for name, _, number in pairs}
         case _:
             return text

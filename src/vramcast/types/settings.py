@@ -23,9 +23,7 @@ Optimizer = Literal[
     "adamw", "adamw_8bit", "adamw_4bit", "paged_adamw", "paged_adamw_8bit", "adafactor", "adafactor_torch", "sgd",
     "sgd_momentum", "lion", "muon", "adam_mini", "galore", "apollo", "lomo", "badam", "schedule_free",
 ]  # fmt: skip
-Quant = Literal[
-    "none", "int8", "nf4", "fp4", "gptq", "awq", "fp8", "fp8_block", "mxfp4", "nvfp4", "torchao", "hqq"
-]
+Quant = Literal["none", "int8", "nf4", "fp4", "gptq", "awq", "fp8", "fp8_block", "mxfp4", "nvfp4", "torchao", "hqq"]
 Attention = Literal["eager", "math", "efficient", "flash", "cudnn"]
 Shard = Literal["none", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"]
 Home = Literal["none", "cpu", "nvme"]
@@ -84,7 +82,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "lora.dropout", 0.0
     )
     lora_dora: Annotated[bool, _role("weight-decomposed adapters")] = path("lora.dora", False)
-    lora_rank_pattern: Annotated[dict[str, int] | None, _role("ranks by module name")] = path("lora.rank_pattern", None)
+    lora_rank_pattern: Annotated[dict[str, Count] | None, _role("ranks by module name")] = path(
+        "lora.rank_pattern", None
+    )
     lora_save_modules: Annotated[list[str] | None, _role("modules trained and saved whole")] = path(
         "lora.save_modules", None
     )
@@ -122,7 +122,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     recompute_every: Annotated[Count, _role("blocks per checkpoint")] = path("recompute.every", 1)
     recompute_reentrant: Annotated[bool, _role("torch's reentrant checkpoint")] = path("recompute.reentrant", False)
     loss: Annotated[
-        Literal["full", "fp32", "chunked", "fused", "compiled", "vocab_parallel"], _role("how the loss meets the logits")
+        Literal["full", "fp32", "chunked", "fused", "compiled", "vocab_parallel"],
+        _role("how the loss meets the logits"),
     ] = "full"
     loss_chunk: Annotated[Count | None, _role("tokens per chunk of a chunked loss")] = path("loss.chunk", None)
     entropy: Annotated[Literal["none", "forward", "grad", "chunked"], _role("entropy of the logits")] = "none"
@@ -162,7 +163,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reward_kind: Annotated[Literal["none", "rules", "model", "remote"], _wide("what scores responses")] = path(
         "reward.kind", "none"
     )
-    critic_kind: Annotated[Literal["none", "model"], _wide("whether a value model trains")] = path("critic.kind", "none")
+    critic_kind: Annotated[Literal["none", "model"], _wide("whether a value model trains")] = path(
+        "critic.kind", "none"
+    )
     teacher_kind: Annotated[Literal["none", "model", "remote"], _wide("what a student learns from")] = path(
         "teacher.kind", "none"
     )

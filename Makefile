@@ -1,0 +1,43 @@
+# One environment for everything, made on first use: `make demo` and `make test` work on a fresh machine.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+DEMO := $(BIN)/vramcast check examples/trl_sft.yaml --gpu a100-sxm-80gb
+
+.PHONY: setup demo test lint types layers ci clean
+.NOTPARALLEL:
+
+setup: $(VENV)/.dev  ## the package, editable, with what tests and checks need
+
+demo: $(VENV)/.package  ## the main job: a user's own config against a card ("does not fit" exits with 1 and is an answer)
+	@$(DEMO) || $(DEMO) --json | grep -q '"does_not_fit"'
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+
+types: setup
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+layers: setup
+	$(BIN)/lint-imports
+
+ci: lint types layers test  ## tests last: their closing line is the verdict
+
+clean:
+	rm -rf $(VENV) .venv-ci .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("vramcast needs Python 3.11 or newer: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.package: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable '.[dev]'
+	@touch $@ $(VENV)/.package

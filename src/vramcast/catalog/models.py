@@ -1,0 +1,86 @@
+"""Models: a row of the catalogue by its name, or a config.json that the user has.
+
+`models.jsonl` holds one model a line and each line begins with its id, so that one model is found without parsing the
+others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from vramcast.catalog.userfile import read_bytes
+from vramcast.errors import near, refuse
+
+_HELP = "give the path of its config.json instead; `vramcast list models` shows the catalogue"
+
+
+class ModelRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One model: `config` in the fields of its Hugging Face config.json."""
+
+    id: str
+    params: int | None
+    """Exact number of parameters, of the catalogue; None for a user's file."""
+    config: dict[str, Any]
+    source: str
+
+
+@cache
+def _catalogue() -> bytes:
+    with open(os.path.join(os.path.dirname(__file__), "models.jsonl"), "rb") as file:
+        return file.read()
+
+
+def model_names() -> tuple[str, ...]:
+    """The ids of the catalogue, in the order of the file."""
+    return tuple(found.decode() for found in re.findall(rb'^\{"id":"([^"]+)"', _catalogue(), re.MULTILINE))
+
+
+def model_config(name: str) -> ModelRow:
+    """The model meant by a catalogue id, by the part of it after `/` (any case), or by a path.
+
+    A path is a config.json or a folder that holds one; it wins over a catalogue name, as it does in transformers.
+
+    Raises:
+        Refused: unknown, ambiguous, or a file that is no model configuration.
+    """
+    if name and os.path.isfile(os.path.join(name, "config.json")):
+        return _from_file(os.path.join(name, "config.json"), name)
+    if os.path.isfile(name) or name.endswith(".json"):
+        return _from_file(name, name)
+    lines = _lines(name)
+    if len(lines) > 1:
+        ids = [line.split(b'"', 4)[3].decode() for line in lines]
+        raise refuse(f"model {name!r} is ambiguous", **{"one of": ", ".join(ids)})
+    if lines:
+        return msgspec.json.decode(lines[0], type=ModelRow)
+    if os.path.isdir(name):
+        raise refuse(f"{name} holds no config.json")
+    raise refuse(f"unknown model {name!r}", near=_near(name), help=_HELP)
+
+
+def _lines(name: str) -> list[bytes]:
+    """The lines of the catalogue whose id is `name`, or ends with it after a `/`."""
+    owner = b"" if "/" in name else rb'(?:[^"/\n]*/)?'
+    id_pattern = owner + re.escape(name.strip().encode("utf-8", "replace"))
+    return re.findall(rb'^\{"id":"' + id_pattern + rb'",.*$', _catalogue(), re.MULTILINE | re.IGNORECASE)
+
+
+def _near(name: str) -> str:
+    names = model_names()
+    return near(name, [*names, *(known.partition("/")[2] for known in names)])
+
+
+def _from_file(path: str, name: str) -> ModelRow:
+    content = read_bytes(path)
+    try:
+        config = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise refuse(f"{path} is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise refuse(f"{path} is not a model's config.json: its top level is not an object")
+    return ModelRow(id=name, params=None, config=config, source=path)  # pyright: ignore[reportUnknownArgumentType]

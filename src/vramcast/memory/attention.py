@@ -1,0 +1,108 @@
+"""Attention kernels: what `scaled_dot_product_attention` allocates, by kernel."""
+
+from __future__ import annotations
+
+from vramcast.memory.linear import Linears
+from vramcast.memory.tape import Tensor
+from vramcast.num import Size, up_to, whole
+
+
+class Attention(Linears):
+    """`Linears` with attention."""
+
+    def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Causal attention of all sequences; query, key and value are `tokens * width`."""
+        seat = self.seat
+        if seat.autocast:
+            query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
+        else:
+            query, key, value = (self._alias(x) for x in (query, key, value))
+        if seat.attention == "efficient":
+            out = self._efficient(query, key, value)
+        else:
+            out = self._flash(query, key, value)
+        self.drop(query, key, value)
+        return out
+
+    def _flash(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """FlashAttention 2: output and log-sum-exp are kept. Backward: dq, dk, dv and, for its own use, an fp32 row sum,
+        an fp32 dq over padded rows, and expanded dk and dv when heads share keys.
+
+        Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd.
+        """
+        tape, dims, seat = self.tape, self.seat.arch.dims, self.seat
+        out = tape.like(query, "attention output")
+        log_sum = tape.empty("log-sum-exp", query.rows, dims.heads, "fp32")
+        padded_rows = seat.sequences * up_to(seat.seq_len, 128)
+        padded_head = up_to(dims.head_dim, 32 if seat.arch.small_heads else 64)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            grads: list[Tensor | None] = [
+                tape.like(x, f"{name} gradient") for name, x in (("query", query), ("key", key), ("value", value))
+            ]
+            row_sum = tape.empty("attention row sums", padded_rows, dims.heads, "fp32")
+            wide = tape.empty("fp32 query gradient", padded_rows, dims.heads * padded_head, "fp32")
+            expanded = self._expanded_gradients(query)
+            tape.drop(row_sum, wide, *expanded)
+            return grads
+
+        tape.node(out, [query, key, value], [query, key, value, out, log_sum], backward)
+        self.drop(log_sum)
+        return out
+
+    def _expanded_gradients(self, query: Tensor) -> list[Tensor]:
+        if not self.seat.arch.shares_keys:
+            return []
+        return [self.tape.like(query, f"expanded {name} gradient") for name in ("key", "value")]
+
+    def _efficient(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Memory-efficient attention: keys and values are first expanded to all heads (before torch 2.14 the kernel has
+        no grouped heads); rows of the log-sum-exp are padded to 32. Backward adds an fp32 row sum.
+
+        Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu; transformers repeat_kv.
+        """
+        tape, dims, seat = self.tape, self.seat.arch.dims, self.seat
+        key, value = (self._expand(x, query, name) for x, name in ((key, "key"), (value, "value")))
+        out = tape.like(query, "attention output")
+        padded_rows = seat.sequences * up_to(seat.seq_len, 32)
+        log_sum = tape.empty("log-sum-exp", padded_rows, dims.heads, "fp32")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            grads: list[Tensor | None] = [tape.like(query, f"{name} gradient") for name in ("query", "key", "value")]
+            row_sum = tape.empty("attention row sums", padded_rows, dims.heads, "fp32")
+            tape.drop(row_sum)
+            return grads
+
+        tape.node(out, [query, key, value], [query, key, value, out, log_sum], backward)
+        self.drop(log_sum, key, value)
+        return out
+
+    def _expand(self, x: Tensor, query: Tensor, name: str) -> Tensor:
+        """repeat_interleave of key or value heads; the gradient is summed back over the group."""
+        if not self.seat.arch.shares_keys:
+            return self._alias(x)
+        tape = self.tape
+        out = tape.like(query, f"expanded {name}")
+        return tape.node(out, [x], [], lambda gradient: [tape.like(x, f"{name} gradient summed")])
+
+    def cache(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Hugging Face's cache takes keys and values over by copy; the copies are counted by the kv_cache term."""
+        if not self.seat.caches:
+            return key, value
+        cached = tuple(self.tape.parameter(x.rows, x.width, x.dtype, trains=False) for x in (key, value))
+        self.drop(key, value)
+        return cached[0], cached[1]
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """The same memory seen as one row per head, for norms over a head."""
+        head_dim = self.seat.arch.dims.head_dim
+        return self._reshaped(x, x.rows * whole(x.width, head_dim), head_dim)
+
+    def merge_heads(self, x: Tensor, width: Size) -> Tensor:
+        """Back to one row of `width` per token."""
+        return self._reshaped(x, self.seat.tokens, width)
+
+    def _reshaped(self, x: Tensor, rows: Size, width: Size) -> Tensor:
+        tape = self.tape
+        alias = Tensor(rows, width, x.dtype, tape.hold(x).storage)
+        return tape.node(alias, [x], [], lambda gradient: [tape.view(gradient)])

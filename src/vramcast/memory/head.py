@@ -1,0 +1,195 @@
+"""The two ends of a model: embedding and rope tables before the blocks, the head and the loss behind them."""
+
+from __future__ import annotations
+
+from vramcast.memory.attention import Attention
+from vramcast.memory.tape import Tensor
+from vramcast.num import Size, at_most, tabulate
+
+
+class Model(Attention):
+    """All operators a causal language model needs, from token ids to the loss."""
+
+    def inputs(self) -> list[Tensor]:
+        """Token ids and the attention mask: 8 bytes a token each."""
+        self.scope("inputs")
+        seat = self.seat
+        return [self.tape.empty(name, seat.sequences, seat.seq_len, "int64") for name in ("ids", "attention mask")]
+
+    def hidden(self, name: str) -> Tensor:
+        """Hidden states of all tokens, as a block gets them: in the dtype of the weights, part of the graph."""
+        self.scope("")
+        out = self.tape.empty(name, self.seat.tokens, self.seat.arch.dims.hidden, self.weights_dtype)
+        out.requires_grad = self.tape.records
+        return out
+
+    def embed(self) -> Tensor:
+        """Rows of the embedding. Backward makes a gradient of the whole table and, for long inputs, sorts the ids.
+
+        Source: aten/src/ATen/native/cuda/Embedding.cu (sorts above 3072 ids).
+        """
+        tape, dims = self.tape, self.seat.arch.dims
+        self.scope("embed_tokens")
+        weight = tape.parameter(dims.vocab, dims.hidden, self.weights_dtype, self.base_trains)
+        out = tape.empty("embedded tokens", self.seat.tokens, dims.hidden, self.weights_dtype)
+        out.requires_grad = self.seat.inputs_require_grad and tape.records
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            table = tape.like(weight, "embedding gradient", kind="gradient")
+            sort = [
+                tape.empty(f"id sort {part}", tabulate(_sorted_ids, self.seat.tokens), 1, "int64") for part in range(4)
+            ]
+            tape.drop(*sort)
+            return [table]
+
+        return tape.node(out, [weight], [], backward)
+
+    def rope_tables(self) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of every position, in the dtype of the hidden states; computed in fp32."""
+        tape, seat = self.tape, self.seat
+        self.scope("rotary_emb")
+        head_dim = seat.arch.dims.head_dim
+        angles = tape.empty("fp32 angles", seat.seq_len, head_dim, "fp32")
+        cosines, sines = (tape.like(angles, f"fp32 {part}") for part in ("cosines", "sines"))
+        tape.drop(angles)
+        low = tuple(self.cast(table, self.weights_dtype, "rope table") for table in (cosines, sines))
+        tape.drop(cosines, sines)
+        return low[0], low[1]
+
+    # --- heads ----------------------------------------------------------------------------------------------------------
+
+    def last_logits(self, hidden: Tensor) -> Tensor:
+        """Logits of the last position of every sequence, with the fp32 copy that sampling works on."""
+        tape, seat = self.tape, self.seat
+        self.scope("lm_head")
+        logits = tape.empty("last logits", seat.sequences, seat.arch.dims.vocab, seat.compute_dtype, "logits")
+        wide = tape.empty("fp32 last logits", seat.sequences, seat.arch.dims.vocab, "fp32", "logits")
+        self.drop(logits)
+        return wide
+
+    def full_loss(self, hidden: Tensor) -> Tensor:
+        """Hugging Face's causal loss: logits of every token, an fp32 copy, their log-softmax (kept), and in backward two
+        more fp32 tensors of that size.
+
+        Source: transformers/loss/loss_utils.py, ForCausalLMLoss; torch log_softmax and nll_loss.
+        """
+        tape, dims = self.tape, self.seat.arch.dims
+        self.scope("")
+        logits = self._logits(hidden)
+        wide = self.cast(logits, "fp32", "fp32 logits")
+        _mark_logits(wide)
+        probabilities = tape.empty("log-softmax", wide.rows, dims.vocab, "fp32", "logits")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            nll = tape.like(wide, "nll gradient", kind="logits")
+            result = tape.like(wide, "log-softmax gradient", kind="logits")
+            tape.drop(nll)
+            return [result]
+
+        tape.node(probabilities, [wide], [probabilities], backward)
+        self.drop(wide)
+        loss = tape.empty("loss", 1, 1, "fp32")
+        tape.node(loss, [probabilities], [], lambda gradient: [tape.view(gradient)])
+        self.drop(probabilities, hidden)
+        self.outputs = self._returned(logits)
+        return loss
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        dims = self.seat.arch.dims
+        logits = self.linear("lm_head", hidden, dims.hidden, dims.vocab, bias=False)
+        _mark_logits(logits)
+        return logits
+
+    def _returned(self, logits: Tensor) -> Tensor | None:
+        """The logits in the model's output: converted to fp32 by accelerate under autocast, held or not by the caller."""
+        recipe = self.seat.recipe
+        if recipe.outputs_fp32 and logits.dtype != "fp32":
+            wide = self.tape.like(logits, "fp32 output logits", "fp32", "logits")
+            self.drop(logits)
+            logits = wide
+        if recipe.outputs_kept:
+            return logits
+        self.drop(logits)
+        return None
+
+    def fused_loss(self, hidden: Tensor) -> Tensor:
+        """A fused head: log-probabilities of the labelled tokens from tiles of logits, never the whole matrix. Backward
+        recomputes the tiles and sums the gradients of hidden states and head in fp32.
+
+        Source: trl/kernels/chunked_logprob.py (since TRL 1.15).
+        """
+        tape, seat, dims = self.tape, self.seat, self.seat.arch.dims
+        self.scope("fused head")
+        scored, vocab = seat.scored_tokens, dims.vocab
+        picked = self._pick(hidden, scored)
+        weight = tape.parameter(vocab, dims.hidden, self.weights_dtype, self.base_trains)
+        labels = tape.empty("labels", scored, 1, "int64")
+        statistics = [tape.empty(f"statistic {number}", scored, 1, "fp32") for number in range(_STATISTICS)]
+        buffers = self._tile(picked)
+        self.drop(*buffers)
+        kept = [tape.empty(name, scored, 1, "fp32") for name in ("log z", "entropy")]
+        out = tape.empty("log-probabilities", scored, 1, "fp32")
+        self.drop(*statistics)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            sums = [tape.like(picked, "fp32 hidden gradient", "fp32", "logits")]
+            if weight.requires_grad:
+                sums.append(tape.like(weight, "fp32 head gradient", "fp32", "gradient"))
+            tile = self._tile(picked, head_tiles=2)
+            grads: list[Tensor | None] = [self._rounded(sums[0], picked.dtype, "activation")]
+            grads.append(self._rounded(sums[1], weight.dtype, "gradient") if weight.requires_grad else None)
+            tape.drop(*sums, *tile)
+            return grads
+
+        tape.node(out, [picked, weight], [picked, labels, *kept], backward)
+        self.drop(picked, labels, *kept, hidden)
+        loss = tape.empty("loss", 1, 1, "fp32")
+        tape.node(loss, [out], [], lambda gradient: [tape.like(out, "log-probability gradient")])
+        self.drop(out)
+        self.outputs = None
+        return loss
+
+    def _rounded(self, wide: Tensor, dtype: str, kind: str) -> Tensor:
+        if wide.dtype == dtype:
+            return self.tape.view(wide)
+        return self.tape.like(wide, f"rounded {kind}", dtype, "gradient" if kind == "gradient" else "activation")
+
+    def _tile(self, picked: Tensor, head_tiles: int = 1) -> list[Tensor]:
+        """One tile of logits and, when dtypes differ, the hidden rows and the slice of the head cast for it. Backward
+        casts the next slice before it lets go of the last: two are alive."""
+        tape, seat, recipe = self.tape, self.seat, self.seat.recipe
+        rows = at_most(picked.rows, recipe.tile_tokens)
+        columns = at_most(seat.arch.dims.vocab, head_tiles * recipe.tile_vocab)
+        tile = [tape.empty("logits tile", rows, recipe.tile_vocab, seat.compute_dtype, "logits")]
+        if picked.dtype != seat.compute_dtype:
+            tile.append(tape.empty("hidden tile", rows, picked.width, seat.compute_dtype, "logits"))
+        if self.weights_dtype != seat.compute_dtype:
+            tile.append(tape.empty("head tile", columns, picked.width, seat.compute_dtype, "logits"))
+        return tile
+
+    def _pick(self, hidden: Tensor, scored: Size) -> Tensor:
+        """Rows with a label, copied out; their gradient is scattered back over all rows in two steps."""
+        tape = self.tape
+        picked = tape.empty("labelled rows", scored, hidden.width, hidden.dtype)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            zeros = tape.like(hidden, "scatter zeros")
+            scattered = tape.like(hidden, "scattered gradient")
+            tape.drop(zeros)
+            return [scattered]
+
+        return tape.node(picked, [hidden], [], backward)
+
+
+def _mark_logits(tensor: Tensor) -> None:
+    if tensor.storage is not None:
+        tensor.storage.kind = "logits"
+
+
+_STATISTICS = 7
+"""fp32 vectors of the forward kernel: maxima, sums and the target's logit."""
+
+
+def _sorted_ids(tokens: int) -> int:
+    """Ids that the embedding's backward sorts: none up to 3072."""
+    return tokens if tokens > 3072 else 0

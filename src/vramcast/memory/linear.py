@@ -1,0 +1,99 @@
+"""Linear layers: plain, under autocast, and with LoRA adapters as PEFT runs them."""
+
+from __future__ import annotations
+
+from vramcast.memory.operators import Eager
+from vramcast.memory.tape import Tensor
+from vramcast.num import Size
+
+
+class Linears(Eager):
+    """`Eager` with matrix products."""
+
+    def linear(self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool) -> Tensor:
+        """`x @ W.T + b`, with an adapter beside it when `name` is a target.
+
+        Shapes: x is `rows * inputs`, the result `rows * outputs`; `name` is the module's last name (`q_proj`).
+        """
+        if self.seat.adapts(name):
+            return self._adapted(name, x, inputs, outputs, bias)
+        return self._product(name, x, inputs, outputs, bias, self.weights_dtype, self.base_trains)
+
+    def _product(
+        self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool, dtype: str, trains: bool
+    ) -> Tensor:
+        tape = self.tape
+        scope, tape.module = tape.module, f"{tape.module}.{name}" if tape.module else name
+        offset = self._weight("bias", 1, outputs, dtype, trains) if bias else None
+        weight = self._weight("weight", outputs, inputs, dtype, trains)
+        rows_in = self._computed(x)
+        out = tape.empty("output", x.rows, outputs, rows_in.dtype)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            grad_weight = grad_x = grad_bias = None
+            if weight.requires_grad:
+                grad_weight = tape.like(weight, f"{name} weight gradient", kind="gradient")
+            if rows_in.requires_grad:
+                grad_x = tape.like(rows_in, f"{name} input gradient")
+            if offset is not None and offset.requires_grad:
+                grad_bias = tape.like(offset, f"{name} bias gradient", kind="gradient")
+            return [grad_x, grad_weight, grad_bias][: 3 if offset is not None else 2]
+
+        saved = ([rows_in] if weight.requires_grad else []) + ([weight] if rows_in.requires_grad else [])
+        used = [rows_in, weight] + ([offset] if offset is not None else [])
+        tape.node(out, used, saved, backward)
+        self.drop(*used)
+        tape.module = scope
+        return out
+
+    def _weight(self, name: str, rows: Size, width: Size, dtype: str, trains: bool) -> Tensor:
+        """A weight as the product reads it. Autocast makes a low-precision copy; copies of fp32 weights that train are
+        cached until the autocast region ends (aten/src/ATen/autocast_mode.cpp, cached_cast)."""
+        tape = self.tape
+        parameter = tape.parameter(rows, width, dtype, trains)
+        if not self.seat.autocast or dtype == self.seat.compute_dtype:
+            return parameter
+        copy = tape.like(parameter, f"{name} copy", self.seat.compute_dtype, "cast")
+        tape.node(copy, [parameter], [], lambda gradient: [self._gradient_as(parameter, gradient)])
+        if trains and dtype == "fp32":
+            tape.cached_casts.append(tape.hold(copy))
+        return copy
+
+    def _computed(self, x: Tensor) -> Tensor:
+        """The input in the dtype of the product: a copy per layer under autocast, which caches weights only."""
+        return self.cast(x, self.seat.compute_dtype, "input cast") if self.seat.autocast else self._alias(x)
+
+    def _adapted(self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool) -> Tensor:
+        """PEFT's LoRA linear: the frozen product, then `B(A(dropout(x))) * scaling` added to it.
+
+        Source: peft/tuners/lora/layer.py, Linear.forward (0.21). The input is cast to the adapter's dtype first, so bf16
+        activations gain an fp32 copy before every adapter with fp32 weights.
+        """
+        tape, seat = self.tape, self.seat
+        base = self._product(name, x, inputs, outputs, bias, self.weights_dtype, False)
+        wide = self.cast(x, seat.adapter_dtype, f"{name} adapter input")
+        dropped = self._dropout(wide, name) if seat.adapter_dropout else self._alias(wide)
+        trains = seat.trains
+        down = self._product(f"{name}.lora_A", dropped, inputs, seat.lora_rank, False, seat.adapter_dtype, trains)
+        self.drop(dropped)
+        up = self._product(f"{name}.lora_B", down, seat.lora_rank, outputs, False, seat.adapter_dtype, trains)
+        self.drop(down)
+        scaled = tape.like(up, f"{name} adapter output")
+        tape.node(
+            scaled, [up], [], lambda gradient: [tape.like(up, f"{name} scaling gradient")]
+        )
+        self.drop(up)
+        total = self.add(base, scaled)
+        self.drop(scaled)
+        out = self.cast(total, base.dtype)
+        self.drop(base, wide, total)
+        return out
+
+    def _dropout(self, x: Tensor, name: str) -> Tensor:
+        """CUDA dropout keeps a mask of one byte per element."""
+        tape = self.tape
+        out = tape.like(x, f"{name} dropout")
+        mask = tape.like(x, f"{name} dropout mask", "bool")
+        tape.node(out, [x], [mask], lambda gradient: [tape.like(x, "dropout gradient")])
+        self.drop(mask)
+        return out

@@ -1,0 +1,193 @@
+"""Operators: what each PyTorch operator allocates, saves for backward, and allocates again in its backward.
+
+Read from the autograd formulas and CUDA kernels of PyTorch 2.13 and checked, operator by operator, against a trace of the
+Hugging Face classes on fake tensors. Method names follow torch; the byte counts follow from shapes and dtypes.
+"""
+
+from __future__ import annotations
+
+from vramcast.memory.seat import Seat
+from vramcast.memory.tape import BYTES, Tape, Tensor
+from vramcast.num import whole
+
+
+class Eager:
+    """The operators of `models/program.py` in eager mode on one seat's sizes, dtypes and trainable parts."""
+
+    def __init__(self, tape: Tape, seat: Seat) -> None:
+        self.tape = tape
+        self.seat = seat
+        self.weights_dtype = seat.weights_dtype
+        self.base_trains = seat.tuning == "full" and seat.trains
+
+    def scope(self, module: str) -> None:
+        """Names what follows after the module it belongs to."""
+        self.tape.module = module
+
+    def drop(self, *tensors: Tensor) -> None:
+        self.tape.drop(*tensors)
+
+    # --- elementwise --------------------------------------------------------------------------------------------------
+
+    def cast(self, x: Tensor, dtype: str, name: str = "cast") -> Tensor:
+        """`x.to(dtype)`: the same memory when nothing changes, else a copy; the gradient is cast back."""
+        tape = self.tape
+        if x.dtype == dtype:
+            return self._alias(x)
+        out = tape.like(x, name, dtype)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            return [self._gradient_as(x, gradient)]
+
+        return tape.node(out, [x], [], backward)
+
+    def add(self, left: Tensor, right: Tensor) -> Tensor:
+        """Sum; both inputs share the gradient, cast where dtypes were promoted."""
+        out = self.tape.like(left, "sum", _promote(left.dtype, right.dtype))
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            return [self._gradient_as(x, gradient) if x.requires_grad else None for x in (left, right)]
+
+        return self.tape.node(out, [left, right], [], backward)
+
+    def multiply(self, left: Tensor, right: Tensor) -> Tensor:
+        """Elementwise product of equal shapes: each input is saved for the other's gradient."""
+        tape = self.tape
+        out = tape.like(left, "product", _promote(left.dtype, right.dtype))
+        saved = [x for x, other in ((left, right), (right, left)) if other.requires_grad]
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            return [
+                tape.like(x, "product gradient") if x.requires_grad else None for x in (left, right)
+            ]
+
+        return tape.node(out, [left, right], saved, backward)
+
+    def scale(self, x: Tensor, by: Tensor, name: str) -> Tensor:
+        """Product with a smaller tensor that is broadcast (a norm's weight, a row's root mean square, rope tables)."""
+        tape = self.tape
+        out = tape.like(x, name, _promote(x.dtype, by.dtype))
+        saved = ([x] if by.requires_grad else []) + ([by] if x.requires_grad else [])
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            grad_x = grad_by = unreduced = None
+            if x.requires_grad:
+                grad_x = tape.like(x, f"{name} gradient", gradient.dtype)
+                if gradient.dtype != x.dtype:
+                    wide, grad_x = grad_x, tape.like(x, f"{name} gradient cast")
+                    tape.drop(wide)
+            if by.requires_grad:
+                kind = "gradient" if by.is_parameter else "activation"
+                unreduced = tape.like(x, f"{name} gradient unreduced", gradient.dtype)
+                grad_by = tape.like(by, f"{name} gradient reduced", kind=kind)
+                tape.drop(unreduced)
+            return [grad_x, grad_by]
+
+        return tape.node(out, [x, by], saved, backward)
+
+    def silu(self, x: Tensor) -> Tensor:
+        """SiLU keeps its input."""
+        out = self.tape.like(x, "silu")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            return [self.tape.like(x, "silu gradient")]
+
+        return self.tape.node(out, [x], [x], backward)
+
+    # --- normalisation and positions ----------------------------------------------------------------------------------
+
+    def rms_norm(self, x: Tensor) -> Tensor:
+        """Hugging Face's RMSNorm: an fp32 copy (kept), its root mean square (kept), the normalised rows (kept if the
+        weight trains)."""
+        tape = self.tape
+        wide = self.cast(x, "fp32", "fp32 copy")
+        squares = self._square(wide)
+        mean = self._mean(squares)
+        self.drop(squares)
+        shifted = self._pointwise(mean, "shifted", saves=False)
+        root = self._pointwise(shifted, "rsqrt", saves=True)
+        self.drop(shifted)
+        normal = self.scale(wide, root, "normalised fp32")
+        self.drop(root, wide)
+        low = self.cast(normal, x.dtype, "normalised")
+        weight = tape.parameter(1, x.width, self.weights_dtype, self.base_trains)
+        out = self.scale(low, weight, "norm output")
+        self.drop(normal, low, mean)
+        return out
+
+    def _square(self, x: Tensor) -> Tensor:
+        tape = self.tape
+        out = tape.like(x, "squares")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            power = tape.like(x, "square gradient power")
+            scaled = tape.like(x, "square gradient scaled")
+            result = tape.like(x, "square gradient")
+            tape.drop(power, scaled)
+            return [result]
+
+        return tape.node(out, [x], [x], backward)
+
+    def _mean(self, x: Tensor) -> Tensor:
+        out = self.tape.empty("mean", x.rows, 1, x.dtype)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            return [self.tape.like(x, "mean gradient")]
+
+        return self.tape.node(out, [x], [], backward)
+
+    def _pointwise(self, x: Tensor, name: str, *, saves: bool) -> Tensor:
+        out = self.tape.like(x, name)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            if not saves:
+                return [self.tape.view(gradient)]
+            return [self.tape.like(x, f"{name} gradient")]
+
+        return self.tape.node(out, [x], [out] if saves else [], backward)
+
+    def rope(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+        """Rotary positions: `x * cos + rotate_half(x) * sin`; only the tables are saved."""
+        cosines = self.scale(x, tables[0], "x * cos")
+        turned = self._rotate_half(x)
+        sines = self.scale(turned, tables[1], "rotated * sin")
+        self.drop(turned)
+        out = self.add(cosines, sines)
+        self.drop(cosines, sines)
+        return out
+
+    def _rotate_half(self, x: Tensor) -> Tensor:
+        """`cat((-x2, x1))` of the two halves of every head."""
+        tape = self.tape
+        half = whole(x.width, 2)
+
+        def half_of() -> Tensor:
+            def backward(gradient: Tensor) -> list[Tensor | None]:
+                return [tape.like(x, "slice gradient")]
+
+            return tape.node(Tensor(x.rows, half, x.dtype, tape.hold(x).storage), [x], [], backward)
+
+        first, second = half_of(), half_of()
+        negative = tape.empty("negated half", x.rows, half, x.dtype)
+        tape.node(negative, [second], [], lambda gradient: [tape.empty("negation gradient", x.rows, half, x.dtype)])
+        out = tape.like(x, "rotated")
+        tape.node(out, [negative, first], [], lambda gradient: [tape.view(gradient), tape.view(gradient)])
+        self.drop(first, second, negative)
+        return out
+
+    # --- helpers --------------------------------------------------------------------------------------------------------
+
+    def _alias(self, x: Tensor) -> Tensor:
+        """The same tensor once more (`.to` that changes nothing): one more variable holds it."""
+        return self.tape.hold(x)
+
+    def _gradient_as(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient in the dtype of `x`: shared, or a cast copy."""
+        if gradient.dtype == x.dtype:
+            return self.tape.view(gradient)
+        kind = "gradient" if x.is_parameter else "activation"
+        return self.tape.like(x, "gradient cast", kind=kind)
+
+
+def _promote(left: str, right: str) -> str:
+    return left if BYTES[left] >= BYTES[right] else right

@@ -1,0 +1,210 @@
+"""One block and the model's two ends, run over the tape: the numbers from which every activation term is made.
+
+Blocks of a kind are equal, so a model of L layers is L times what one block keeps plus the worst moment of one block.
+Passes are cached on the seat: all its terms and instants read the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from vramcast.memory.head import Model
+from vramcast.memory.seat import Seat
+from vramcast.memory.tape import Tape
+from vramcast.num import Size
+
+Pass = TypeVar("Pass")
+
+
+class BlockPass(NamedTuple):
+    """Bytes of one block."""
+
+    saved: Size
+    """kept for backward, inside the block"""
+    carried: Size
+    """its input, when that is kept for backward; 0 if nothing needs it"""
+    casts: Size
+    """low-precision weight copies alive until the forward ends"""
+    saved_casts: Size
+    """those that the graph keeps until the block's backward"""
+    forward: Size
+    """most that its forward adds to what was alive before"""
+    backward: Size
+    """most alive in its backward: saved tensors, input, recomputation and its gradients counted"""
+    gradients: Size
+    """gradients of its parameters"""
+
+
+class EndPass(NamedTuple):
+    """Bytes before the first block and behind the last one."""
+
+    inputs: Size
+    """ids, mask and rope tables: alive until backward is over"""
+    hidden: Size
+    """one hidden state of all tokens, as the embedding gives it"""
+    loss: Size
+    """most alive from the head to the loss, the final norm's saved tensors counted"""
+    casts: Size
+    """the head's low-precision copy, part of `loss`"""
+    backward: Size
+    """most alive until the gradient of the hidden states is complete, gradients counted"""
+    gradients: Size
+    """gradients of head and final norm"""
+    embedding: Size
+    """most alive while the embedding's gradient is made"""
+    embedding_gradient: Size
+
+
+def block_pass(seat: Seat) -> BlockPass:
+    """One block of the seat's architecture, forward and, if the seat trains, backward."""
+    return _cached(seat, "block", lambda: _train_block(seat) if seat.trains else _infer_block(seat))
+
+
+def first_block_pass(seat: Seat) -> BlockPass:
+    """The block behind the embedding. With adapters and no checkpoints nothing before it learns, so it keeps less."""
+    if not seat.trains or seat.tuning == "full" or seat.recompute == "full":
+        return block_pass(seat)
+    return _cached(seat, "first block", lambda: _plain_block(seat, input_learns=False))
+
+
+def end_pass(seat: Seat) -> EndPass:
+    """Embedding, final norm, head and loss, forward and, if the seat trains, backward."""
+    return _cached(seat, "end", lambda: _run_ends(seat))
+
+
+def _cached(seat: Seat, key: str, run: Callable[[], Pass]) -> Pass:
+    memo: dict[str, Any] = seat.memo
+    if key not in memo:
+        memo[key] = run()
+    return memo[key]
+
+
+def new_tape(seat: Seat, *, records: bool) -> Model:
+    """The model's operators on a fresh tape."""
+    return Model(Tape(records=records, accumulates=seat.accumulates), seat)
+
+
+def _infer_block(seat: Seat) -> BlockPass:
+    ops = new_tape(seat, records=False)
+    _, since = _forward_block(ops)
+    return BlockPass(0, 0, 0, 0, ops.tape.peak(since), 0, 0)
+
+
+def _train_block(seat: Seat) -> BlockPass:
+    return _plain_block(seat) if seat.recompute == "none" else _checkpointed_block(seat)
+
+
+def _forward_block(ops: Model, *, input_learns: bool = True) -> tuple[tuple[Any, Any], int]:
+    """Run the block's program: ((input, output), the step at which the input was there)."""
+    tables = ops.rope_tables()
+    hidden = ops.hidden("block input")
+    hidden.requires_grad = hidden.requires_grad and input_learns
+    since = len(ops.tape.steps)
+    return (hidden, ops.seat.arch.block.program(ops, ops.seat.arch, hidden, tables)), since
+
+
+def _plain_block(seat: Seat, *, input_learns: bool = True) -> BlockPass:
+    """The graph keeps its tensors from forward to backward."""
+    ops = new_tape(seat, records=True)
+    tape = ops.tape
+    (hidden, out), since = _forward_block(ops, input_learns=input_learns)
+    forward, casts = tape.peak(since), tape.alive("cast", since)
+    tape.end_autocast()
+    tape.drop(hidden)
+    saved_casts = tape.alive("cast", since)
+    carried = tape.alive("activation", since - 1) - tape.alive("activation", since)
+    saved = tape.alive("activation", since) - tape.size(out)
+    start = len(tape.steps)
+    gradient = tape.like(hidden, "output gradient")
+    tape.drop(out)
+    tape.backward(out, gradient)
+    return BlockPass(
+        saved, carried, casts, saved_casts, forward, tape.peak(since - 1, start), tape.alive("gradient", since)
+    )
+
+
+def _checkpointed_block(seat: Seat) -> BlockPass:
+    """Forward keeps the input only; backward runs the block again, the gradient of its output alive beside it.
+
+    Source: torch/utils/checkpoint.py. The non-reentrant kind starts when backward first asks for a saved tensor: what the
+    nodes before made is alive too. It stops where the last tensor is saved, before that operator runs.
+    """
+    quiet = new_tape(seat, records=False)
+    _, since = _forward_block(quiet)
+    forward, casts = quiet.tape.peak(since), quiet.tape.alive("cast", since)
+    ops = new_tape(seat, records=True)
+    tape = ops.tape
+    tables = ops.rope_tables()
+    since = len(tape.steps)
+    gradient, hidden = ops.hidden("output gradient"), ops.hidden("block input")
+    waiting = [] if seat.reentrant else [tape.empty("waiting gradient", 1, size, "byte") for size in _waiting(seat)]
+    out = seat.arch.block.program(ops, seat.arch, hidden, tables)
+    tape.end_autocast()
+    tape.drop(out, *waiting)
+    if not seat.reentrant:
+        tape.unwind(max(node.step for node in tape.nodes if node.asks_for_saved))
+    tape.backward(out, gradient)
+    return BlockPass(0, tape.size(hidden), casts, 0, forward, tape.peak(since), tape.alive("gradient", since))
+
+
+def _waiting(seat: Seat) -> list[Size]:
+    """Gradients that exist when backward first asks for a saved tensor of the block: an adapter on the last linear layer
+    scales its gradient before."""
+    ops = new_tape(seat, records=True)
+    (_, out), _ = _forward_block(ops)
+    tape = ops.tape
+    last = next(index for index in reversed(range(len(tape.nodes))) if tape.nodes[index].asks_for_saved)
+    tape.nodes = tape.nodes[last + 1 :]
+    start = len(tape.steps)
+    gradient = tape.like(out, "output gradient")
+    tape.backward(out, gradient)
+    return [storage.size for storage in tape.living(start) if storage is not gradient.storage]
+
+
+def _run_ends(seat: Seat) -> EndPass:
+    ops = new_tape(seat, records=seat.trains)
+    tape = ops.tape
+    ops.inputs()
+    tables = ops.rope_tables()
+    inputs = tape.alive()
+    del tables
+    since = len(tape.steps)
+    hidden = ops.hidden("last hidden states")
+    ops.scope("norm")
+    normed = ops.rms_norm(hidden)
+    tape.drop(hidden)
+    start = len(tape.steps)
+    loss = ops.last_logits(normed) if not seat.trains else _loss(ops, normed)
+    most, casts = tape.peak(since, start), tape.alive("cast", since)
+    if not seat.trains:
+        return EndPass(inputs, tape.size(hidden), most, 0, 0, 0, 0, 0)
+    tape.end_autocast()
+    start = len(tape.steps)
+    tape.backward(loss, tape.like(loss, "loss gradient"))
+    table, embedding = _embedding(seat)
+    return EndPass(
+        inputs,
+        tape.size(hidden),
+        most,
+        casts,
+        tape.peak(since, start),
+        tape.alive("gradient", since),
+        embedding,
+        table,
+    )
+
+
+def _loss(ops: Model, normed: Any) -> Any:
+    return ops.fused_loss(normed) if ops.seat.loss == "fused" else ops.full_loss(normed)
+
+
+def _embedding(seat: Seat) -> tuple[Size, Size]:
+    """(the embedding's gradient, most alive while it is made); a tied head has made the gradient already."""
+    ops = Model(Tape(records=True, accumulates=seat.accumulates or seat.arch.tied), seat)
+    out = ops.embed()
+    start = len(ops.tape.steps)
+    gradient = ops.tape.like(out, "hidden gradient")
+    ops.tape.drop(out)
+    ops.tape.backward(out, gradient)
+    return ops.tape.alive("gradient", start), ops.tape.peak(start)

@@ -1,0 +1,100 @@
+"""A Hugging Face `config.json` → an `Arch`. One row per model type says how it differs from the plain decoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from vramcast.errors import Mistakes, near, refuse
+from vramcast.models import decoder
+from vramcast.models.arch import Arch, Block
+from vramcast.models.program import Dims
+
+
+class Family(Struct, frozen=True):
+    """How a model type is built: which biases and norms, and Hugging Face's defaults for fields a config may leave out."""
+
+    qkv_bias: bool | str
+    """True, False, or the config field that says so"""
+    output_bias: bool | str
+    qk_norm: bool = False
+    mlp_bias: bool | str = False
+    default_targets: tuple[str, ...] = ("q_proj", "v_proj")
+    """peft.utils.constants, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING"""
+
+
+FAMILIES = {
+    "llama": Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias"),
+    "mistral": Family(qkv_bias=False, output_bias=False),
+    "qwen2": Family(qkv_bias=True, output_bias=False),
+    "qwen3": Family(qkv_bias="attention_bias", output_bias="attention_bias", qk_norm=True),
+}
+
+_REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def build_arch(name: str, config: dict[str, Any], source: str) -> Arch:
+    """The architecture that `config` describes.
+
+    Raises:
+        Refused: an unknown model type, missing or contradictory fields; `source` says which file.
+    """
+    model_type = str(config.get("model_type", ""))
+    if model_type not in FAMILIES:
+        raise refuse(
+            f"model type {model_type!r} is not modelled yet" if model_type else "the config names no model_type",
+            **{"from": source, "near": near(model_type, FAMILIES), "allowed": ", ".join(FAMILIES)},
+        )
+    _check(config, source)
+    family = FAMILIES[model_type]
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    flags = {flag: _flag(config, getattr(family, flag)) for flag in ("qkv_bias", "output_bias", "mlp_bias")}
+    rows = decoder.rows(qk_norm=family.qk_norm, **flags)
+    return Arch(
+        name=name,
+        model_type=model_type,
+        dims=Dims(
+            layers=config["num_hidden_layers"],
+            hidden=config["hidden_size"],
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            ffn=config["intermediate_size"],
+            vocab=config["vocab_size"],
+        ),
+        block=Block("decoder", rows, decoder.block),
+        outer=decoder.OUTER,
+        tied=bool(config.get("tie_word_embeddings", False)),
+        dtype=_DTYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "bf16"),
+        max_len=int(config.get("max_position_embeddings") or 0),
+        qk_norm=family.qk_norm,
+        shares_keys=kv_heads != heads,
+        small_heads=head_dim <= 128,
+        default_targets=family.default_targets,
+        **flags,
+    )
+
+
+def _flag(config: dict[str, Any], rule: bool | str) -> bool:
+    return bool(config.get(rule, False)) if isinstance(rule, str) else rule
+
+
+def _check(config: dict[str, Any], source: str) -> None:
+    mistakes = Mistakes()
+    for field in _REQUIRED:
+        value = config.get(field)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            problem = "is missing" if value is None else f"must be a whole number above 0, not {value!r}"
+            mistakes.add(f"{field} {problem}", **{"from": source})
+    mistakes.done()
+    heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads") or config["num_attention_heads"]
+    if heads % kv_heads:
+        mistakes.add(f"num_key_value_heads = {kv_heads} does not divide num_attention_heads = {heads}", **{"from": source})
+    if not config.get("head_dim") and config["hidden_size"] % heads:
+        mistakes.add(f"num_attention_heads = {heads} does not divide hidden_size = {config['hidden_size']}",
+                     **{"from": source})  # fmt: skip
+    mistakes.done()

@@ -1,0 +1,39 @@
+"""The text of a configuration, from a file or standard input."""
+
+from __future__ import annotations
+
+import os
+from typing import TextIO
+
+from vramcast.catalog.userfile import LIMIT_BYTES, check, read_bytes
+from vramcast.errors import refuse
+
+
+def read_text(source: str, stdin: TextIO | None) -> tuple[str, str]:
+    """(name for origins and messages, text) of a file, or of `stdin` when the source is `-`.
+
+    Raises:
+        Refused: missing, a folder, empty, binary, or larger than 2 MB.
+    """
+    if source != "-":
+        return os.path.basename(source), _decode(read_bytes(source), source)
+    if stdin is None:
+        raise refuse("there is no standard input to read")
+    return "stdin", _read_stdin(stdin)
+
+
+def _read_stdin(stdin: TextIO) -> str:
+    try:
+        text = stdin.read(LIMIT_BYTES + 1)
+        content = text.encode()
+    except UnicodeError:
+        raise refuse("stdin is binary, not text") from None
+    check(content, "stdin")
+    return text
+
+
+def _decode(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise refuse(f"{name} is binary, not text", help="a configuration is read as UTF-8") from None
