@@ -45,8 +45,8 @@ def refuse(fact: str, **context: str) -> Refused:
 class Mistakes:
     """Collects mistakes over several steps; `done()` raises them together."""
 
-    def __init__(self) -> None:
-        self.found: list[Mistake] = []
+    def __init__(self, found: Iterable[Mistake] = ()) -> None:
+        self.found = list(found)
 
     def add(self, fact: str, **context: str) -> None:
         self.found.append(Mistake(fact, **context))

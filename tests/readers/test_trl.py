@@ -198,7 +198,6 @@ def test_unknown_and_unmodelled_keys_are_reported_with_their_lines():
 @pytest.mark.parametrize(
     ("text", "warning"),
     [
-        ("max_length: null", "stdin:2: max_length is null, no length limit: seq_len must be given"),
         ("dtype: auto", "stdin:2: dtype means the checkpoint's dtype, which is taken to be bf16"),
         ("max_seq_length: 64", "stdin:2: max_seq_length is the name of max_length up to trl 0.19"),
         ("torch_dtype: bfloat16", "stdin:2: torch_dtype is the name of dtype up to trl 0.22"),
@@ -223,3 +222,9 @@ def test_a_key_is_in_one_table_only():
         for other in tables[index + 1 :]:
             assert not table & other
     assert set(OLD) & set().union(*tables) == {"max_prompt_length"}
+
+
+def test_no_length_limit_asks_for_the_length():
+    assert [(item.path, item.where) for item in read("max_length: null").missing] == [
+        ("seq_len", "stdin:2  max_length is null: no length limit")
+    ]

@@ -54,12 +54,40 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cublas_workspace_bytes: Figure
     """PyTorch's default cuBLAS workspace for one handle and stream; it lives in torch's allocator."""
 
+    @property
+    def generation(self) -> float:
+        """The compute capability as a number: 8.0 Ampere, 9.0 Hopper."""
+        return float(self.compute_capability)
+
+    @property
+    def before_hopper(self) -> bool:
+        return self.generation < 9
+
+    @property
+    def has_bf16(self) -> bool:
+        """bf16 tensor cores and FlashAttention kernels: Ampere and newer."""
+        return self.generation >= 8
+
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
     """Every card, in the order of the file."""
     with open(os.path.join(os.path.dirname(__file__), "gpus.json"), "rb") as file:
         return msgspec.json.decode(file.read(), type=tuple[Gpu, ...])
+
+
+def typical_gpu() -> Gpu:
+    """A card for when none is named: the widest intervals of the catalogue, and no capacity of its own."""
+    rows = sorted(gpus(), key=lambda gpu: gpu.context_bytes.point)
+    middle = rows[len(rows) // 2]
+    context = Interval(
+        min(gpu.context_bytes.low for gpu in rows),
+        middle.context_bytes.point,
+        max(gpu.context_bytes.high for gpu in rows),
+        "assumed",
+        "all cards of the catalogue",
+    )
+    return msgspec.structs.replace(middle, id="", driver_name="any card", context_bytes=context)
 
 
 def find_gpu(name: str) -> Gpu:

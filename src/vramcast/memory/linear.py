@@ -79,9 +79,7 @@ class Linears(Eager):
         up = self._product(f"{name}.lora_B", down, seat.lora_rank, outputs, False, seat.adapter_dtype, trains)
         self.drop(down)
         scaled = tape.like(up, f"{name} adapter output")
-        tape.node(
-            scaled, [up], [], lambda gradient: [tape.like(up, f"{name} scaling gradient")]
-        )
+        tape.node(scaled, [up], [], lambda gradient: [tape.like(up, f"{name} scaling gradient")])
         self.drop(up)
         total = self.add(base, scaled)
         self.drop(scaled)

@@ -57,9 +57,7 @@ class Eager:
         saved = [x for x, other in ((left, right), (right, left)) if other.requires_grad]
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
-            return [
-                tape.like(x, "product gradient") if x.requires_grad else None for x in (left, right)
-            ]
+            return [tape.like(x, "product gradient") if x.requires_grad else None for x in (left, right)]
 
         return tape.node(out, [left, right], saved, backward)
 

@@ -6,15 +6,14 @@ Passes are cached on the seat: all its terms and instants read the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from vramcast.memory.head import Model
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape
-from vramcast.num import Size
-
-Pass = TypeVar("Pass")
+from vramcast.num import Size, total
 
 
 class BlockPass(NamedTuple):
@@ -34,6 +33,10 @@ class BlockPass(NamedTuple):
     """most alive in its backward: saved tensors, input, recomputation and its gradients counted"""
     gradients: Size
     """gradients of its parameters"""
+    keeps_input: bool = False
+    """whether `carried` is anything: a mode"""
+    tensors: tuple[Size, ...] = ()
+    """the tensors that `saved` and `carried` are the sum of"""
 
 
 class EndPass(NamedTuple):
@@ -58,26 +61,24 @@ class EndPass(NamedTuple):
 
 def block_pass(seat: Seat) -> BlockPass:
     """One block of the seat's architecture, forward and, if the seat trains, backward."""
-    return _cached(seat, "block", lambda: _train_block(seat) if seat.trains else _infer_block(seat))
+    return seat.once("block", lambda: _train_block(seat) if seat.trains else _infer_block(seat))
 
 
 def first_block_pass(seat: Seat) -> BlockPass:
     """The block behind the embedding. With adapters and no checkpoints nothing before it learns, so it keeps less."""
     if not seat.trains or seat.tuning == "full" or seat.recompute == "full":
         return block_pass(seat)
-    return _cached(seat, "first block", lambda: _plain_block(seat, input_learns=False))
+    return seat.once("first block", lambda: _plain_block(seat, input_learns=False))
 
 
 def end_pass(seat: Seat) -> EndPass:
     """Embedding, final norm, head and loss, forward and, if the seat trains, backward."""
-    return _cached(seat, "end", lambda: _run_ends(seat))
+    return seat.once("end", lambda: _run_ends(seat))
 
 
-def _cached(seat: Seat, key: str, run: Callable[[], Pass]) -> Pass:
-    memo: dict[str, Any] = seat.memo
-    if key not in memo:
-        memo[key] = run()
-    return memo[key]
+def sparse_end_pass(seat: Seat) -> EndPass:
+    """`end_pass` with one labelled token a sequence: the least a fused head can need."""
+    return seat.once("sparse end", lambda: _run_ends(structs.replace(seat, scored_len=1)))
 
 
 def new_tape(seat: Seat, *, records: bool) -> Model:
@@ -113,14 +114,25 @@ def _plain_block(seat: Seat, *, input_learns: bool = True) -> BlockPass:
     tape.end_autocast()
     tape.drop(hidden)
     saved_casts = tape.alive("cast", since)
-    carried = tape.alive("activation", since - 1) - tape.alive("activation", since)
-    saved = tape.alive("activation", since) - tape.size(out)
+    keeps_input = hidden.storage is not None and hidden.storage.holds > 0
+    carried = tape.size(hidden) if keeps_input else 0
+    kept = [
+        storage.size for storage in tape.living(since) if storage.kind == "activation" and storage is not out.storage
+    ]
     start = len(tape.steps)
     gradient = tape.like(hidden, "output gradient")
     tape.drop(out)
     tape.backward(out, gradient)
     return BlockPass(
-        saved, carried, casts, saved_casts, forward, tape.peak(since - 1, start), tape.alive("gradient", since)
+        total(kept),
+        carried,
+        casts,
+        saved_casts,
+        forward,
+        tape.peak(since - 1, start),
+        tape.alive("gradient", since),
+        keeps_input,
+        (*kept, carried),
     )
 
 
@@ -145,7 +157,8 @@ def _checkpointed_block(seat: Seat) -> BlockPass:
     if not seat.reentrant:
         tape.unwind(max(node.step for node in tape.nodes if node.asks_for_saved))
     tape.backward(out, gradient)
-    return BlockPass(0, tape.size(hidden), casts, 0, forward, tape.peak(since), tape.alive("gradient", since))
+    kept = tape.size(hidden)
+    return BlockPass(0, kept, casts, 0, forward, tape.peak(since), tape.alive("gradient", since), True, (kept,))
 
 
 def _waiting(seat: Seat) -> list[Size]:

@@ -6,16 +6,20 @@ branch on them.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct, field, structs
 
+from vramcast.catalog.gpus import Gpu
 from vramcast.models.arch import Arch
 from vramcast.num import Named, Size
 from vramcast.types.recipe import Recipe
 
 State: TypeAlias = Literal["absent", "rest", "held", "infer", "generate", "forward", "loss", "backward", "step"]
 """What a role does at an instant; `held` = its graph is kept while another role runs."""
+
+Computed = TypeVar("Computed")
 
 SIZES = {
     "sequences": "sequences",
@@ -68,12 +72,19 @@ class Seat(Struct, frozen=True, kw_only=True):
     reentrant: bool = False
     loss: Literal["full", "fused"] = "full"
     attention: str = "flash"
+    labels_unknown: bool = False
+    """nobody said which share of the tokens is scored: the point takes all"""
     caches: bool = False
     recipe: Recipe = field(default_factory=Recipe)
-    gpu: Any = None
-    """the card, a row of the catalogue"""
+    gpu: Gpu
     expandable: bool = False
     memo: dict[str, Any] = field(default_factory=dict)
+
+    def once(self, key: str, compute: Callable[[], Computed]) -> Computed:
+        """Compute a value that all terms and instants of equal work share."""
+        if key not in self.memo:
+            self.memo[key] = compute()
+        return self.memo[key]
 
     @property
     def tokens(self) -> Size:
@@ -98,9 +109,9 @@ class Seat(Struct, frozen=True, kw_only=True):
 
 
 def named(seat: Seat) -> Seat:
-    """The same seat with named sizes, for formulas with figures; nothing cached is shared."""
+    """The same seat with named sizes, for formulas with figures. Its memo must not be shared with unnamed seats."""
     dims = seat.arch.dims
     symbols = {name: Named(getattr(dims, name), name) for name in structs.asdict(dims)}
     arch = structs.replace(seat.arch, dims=structs.replace(dims, **symbols))
     sizes = {name: Named(getattr(seat, name), symbol) for name, symbol in SIZES.items() if getattr(seat, name)}
-    return structs.replace(seat, arch=arch, memo={}, **sizes)
+    return structs.replace(seat, arch=arch, **sizes)

@@ -92,7 +92,9 @@ class Tape:
 
     def empty(self, name: str, rows: Size, width: Size, dtype: str, kind: Kind = "activation") -> Tensor:
         """Allocate: the caller holds the tensor until it drops it."""
-        storage = Storage(f"{self.module}.{name}" if self.module else name, let(name, rows * width * BYTES[dtype]), kind)
+        storage = Storage(
+            f"{self.module}.{name}" if self.module else name, let(name, rows * width * BYTES[dtype]), kind
+        )
         self.steps.append((1, storage))
         return Tensor(rows, width, dtype, storage)
 

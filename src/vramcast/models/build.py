@@ -93,7 +93,9 @@ def _check(config: dict[str, Any], source: str) -> None:
     mistakes.done()
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads") or config["num_attention_heads"]
     if heads % kv_heads:
-        mistakes.add(f"num_key_value_heads = {kv_heads} does not divide num_attention_heads = {heads}", **{"from": source})
+        mistakes.add(
+            f"num_key_value_heads = {kv_heads} does not divide num_attention_heads = {heads}", **{"from": source}
+        )
     if not config.get("head_dim") and config["hidden_size"] % heads:
         mistakes.add(f"num_attention_heads = {heads} does not divide hidden_size = {config['hidden_size']}",
                      **{"from": source})  # fmt: skip

@@ -87,7 +87,7 @@ def _four_bit(sheet: Sheet) -> None:
 def lengths(sheet: Sheet) -> None:
     """The longest sequence, and what shorter ones are padded to."""
     if "max_length" in sheet.content and sheet.get("max_length") is None:
-        sheet.warn("max_length", "is null, no length limit: seq_len must be given")
+        sheet.needs("seq_len", "max_length", "is null: no length limit")
     elif "max_length" in sheet.content:
         sheet.fact("seq_len", sheet.get("max_length"), "max_length")
     if sheet.flag("padding_free"):

@@ -9,7 +9,7 @@ from typing import Any
 from vramcast.errors import Mistakes
 from vramcast.readers.document import Document
 from vramcast.readers.trl_keys import flag
-from vramcast.types.job import Fact, Origin, Understanding, Unread, check_value
+from vramcast.types.job import Fact, Missing, Origin, Understanding, Unread, check_value
 
 
 class Sheet:
@@ -23,6 +23,7 @@ class Sheet:
         self.facts: list[Fact] = []
         self.unread: list[Unread] = []
         self.warnings: list[str] = []
+        self.missing: list[Missing] = []
         self.mistakes = Mistakes()
 
     def get(self, key: str) -> Any:
@@ -79,6 +80,10 @@ class Sheet:
     def warn(self, key: str, text: str) -> None:
         self.warnings.append(f"{self.where(key)}: {self.label(key)} {text}")
 
+    def needs(self, path: str, key: str, text: str) -> None:
+        """Only the user can say what `path` is."""
+        self.missing.append(Missing(path, f"{self.where(key)}  {self.label(key)} {text}"))
+
     @contextmanager
     def reading(self, key: str) -> Generator[None, None, None]:
         """A `ValueError` inside the block is a mistake of this key."""
@@ -96,4 +101,4 @@ class Sheet:
             Refused: with every mistake that was found.
         """
         self.mistakes.done()
-        return Understanding(self.facts, self.unread, self.warnings)
+        return Understanding(self.facts, self.unread, self.warnings, self.missing)

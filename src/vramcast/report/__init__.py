@@ -1,1 +1,1 @@
-"""."""
+"""Answers as text, JSON and markdown."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
-from vramcast.errors import Mistakes, Refused, refuse
+from vramcast.errors import Mistake, Mistakes, Refused, refuse
 from vramcast.types.paths import PATHS, Value, find, read_value, write_value
 from vramcast.types.settings import Settings
 
@@ -92,15 +92,31 @@ def flatten(content: Mapping[str, object], prefix: str = "") -> Iterable[tuple[s
             yield name, value
 
 
+class Missing(Struct, frozen=True):
+    """A value that only the user can give, and what showed that it is needed."""
+
+    path: str
+    where: str
+
+
 class Understanding(Struct):
     """What the readers made of flags and files: facts, strongest first, and what they could not read."""
 
     facts: list[Fact]
     unread: list[Unread] = []
     warnings: list[str] = []
+    missing: list[Missing] = []
+    mistakes: list[Mistake] = []
+    """wrong flags and files, kept so that they are reported with whatever else is wrong"""
 
     def __add__(self, weaker: Understanding) -> Understanding:
-        return Understanding(self.facts + weaker.facts, self.unread + weaker.unread, self.warnings + weaker.warnings)
+        return Understanding(
+            self.facts + weaker.facts,
+            self.unread + weaker.unread,
+            self.warnings + weaker.warnings,
+            self.missing + weaker.missing,
+            self.mistakes + weaker.mistakes,
+        )
 
     def winners(self) -> dict[str, Fact]:
         """Path → the fact that counts: the first said of it."""

@@ -1,0 +1,207 @@
+"""The command `vramcast`: thin verbs over the library. stdout is the answer, stderr the remarks.
+
+Exit codes: 0 answered yes, 1 answered no, 2 the question was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from vramcast import __version__
+from vramcast.errors import Mistakes, Refused, near, refuse
+from vramcast.types.job import Fact, Origin, Understanding, check_value
+
+_LISTS = ("gpus", "models", "terms", "algorithms", "frameworks", "paths", "schema")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        return options.run(options)
+    except Refused as refused:
+        print(refused, file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stderr.close()
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="vramcast", description="GPU memory of LLM post-training, before the run.")
+    parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    check = _verb(verbs, "check", _check, "will it fit, where does it peak, what holds it")
+    check.add_argument("--strict", action="store_true", help="keys that were not read are an error")
+    _formats(check)
+    check.add_argument("--markdown", action="store_true", help="print markdown, for an issue or a pull request")
+    explain = _verb(verbs, "explain", _explain, "every term with formula and figures; the manual of one")
+    explain.add_argument("--term", metavar="NAME", help="one term; without a job, its page of the manual")
+    explain.add_argument("--phase", metavar="NAME", help="another phase than the peak's")
+    _formats(explain)
+    read = _verb(verbs, "read", _read, "the job as understood, with origins")
+    _formats(read)
+    read.add_argument("--job", choices=("toml", "yaml", "json"), help="print a job file instead")
+    listing = verbs.add_parser("list", help="what the catalogue and the memory model know")
+    listing.add_argument("what", choices=_LISTS)
+    _formats(listing)
+    listing.set_defaults(run=_list)
+    return parser
+
+
+def _verb(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: object, text: str) -> argparse.ArgumentParser:  # fmt: skip  # pyright: ignore[reportPrivateUsage]
+    parser = verbs.add_parser(name, help=text, description=text)
+    parser.add_argument("config", nargs="*", metavar="CONFIG", help="what you run with; - reads standard input")
+    parser.add_argument("--model", help="catalogue name, or a path to a config.json")
+    parser.add_argument("--gpu", help="card, as the catalogue or a driver names it")
+    parser.add_argument("--gpus", metavar="N", help="GPUs in all")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="see `vramcast list paths`")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _formats(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON (`vramcast list schema`)")
+
+
+def said(options: argparse.Namespace) -> Understanding:
+    """Flags and files as facts, strongest first: --set, then --model/--gpu/--gpus, then the files in their order."""
+    from vramcast.readers import read_config
+
+    mistakes = Mistakes()
+    facts: list[Fact] = []
+    for text in reversed(options.set):  # the last one said wins
+        with mistakes.collect():
+            facts.append(_assignment(text))
+    for path in ("model", "gpu", "gpus"):
+        raw = getattr(options, path)
+        if raw is not None:
+            with mistakes.collect():
+                origin = Origin(f"--{path}")
+                facts.append(Fact(path, check_value(path, raw, origin), origin))
+    result = Understanding(facts)
+    for source in options.config:
+        with mistakes.collect():
+            result = result + read_config(source, sys.stdin)
+    result.mistakes.extend(mistakes.found)
+    return result
+
+
+def _assignment(text: str) -> Fact:
+    path, sign, raw = text.partition("=")
+    if not sign:
+        raise refuse(f"--set {text}: no value", use=f"--set {text}=VALUE")
+    origin = Origin("--set")
+    return Fact(path.strip(), check_value(path.strip(), raw, origin), origin)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from msgspec import structs
+
+    from vramcast.estimate import forecast
+    from vramcast.levers import pull
+
+    question = said(options)
+    if options.strict and question.unread:
+        raise _unread(question)
+    answer = forecast(question, texts=options.json)
+    answer = structs.replace(answer, levers=pull(question, answer))
+    if options.json:
+        _print_json(answer)
+    else:
+        from vramcast.report.markdown import show_markdown
+        from vramcast.report.text import show
+
+        print(show_markdown(answer) if options.markdown else _coloured(show(answer)))
+    if answer.verdict is None:
+        return 0 if any(card.verdict == "fits" for card in answer.cards) else 1
+    inside = answer.peak.margin_bytes is not None and answer.peak.margin_bytes >= 0
+    return 0 if answer.verdict != "does_not_fit" and inside else 1
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from vramcast.estimate import forecast, peak_phase, resolve
+    from vramcast.memory.term import TERMS
+    from vramcast.report.explain import explain_phase, manual
+
+    if options.term is not None and options.term not in TERMS:
+        raise refuse(f"unknown term {options.term!r}", near=near(options.term, TERMS), allowed=", ".join(TERMS))
+    if options.term is not None and not (options.config or options.model):
+        print(manual(options.term))
+        return 0
+    question = said(options)
+    answer = forecast(question, texts=True)
+    phase = peak_phase(answer)
+    if options.phase is not None:
+        phases = [found for group in answer.groups for found in group.phases if found.name == options.phase]
+        if not phases:
+            names = dict.fromkeys(found.name for group in answer.groups for found in group.phases)
+            raise refuse(f"unknown phase {options.phase!r}", allowed=", ".join(names))
+        phase = max(phases, key=lambda found: found.bytes)
+    if options.json:
+        _print_json(phase)
+    else:
+        print(explain_phase(resolve(question), phase, options.term))
+    return 0
+
+
+def _read(options: argparse.Namespace) -> int:
+    from vramcast.estimate import resolve
+    from vramcast.readers.native import write_job
+    from vramcast.report.lists import show_job
+    from vramcast.report.read import understood
+
+    question = said(options)
+    if options.job:
+        Mistakes(question.mistakes).done()
+        print(write_job(question.job(), options.job), end="")
+        return 0
+    job = resolve(question)
+    if options.json:
+        _print_json(understood(job))
+        return 0
+    print(show_job(job))
+    for item in job.unread:
+        print(f"unread: {item.key}  ({item.where})", file=sys.stderr)
+    for warning in job.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from vramcast.report.lists import rows, table
+    from vramcast.report.schemas import schemas
+
+    if options.what == "schema":
+        _print_json(schemas())
+        return 0
+    found = rows(options.what)
+    if options.json:
+        _print_json(found)
+    else:
+        print(table(found))
+    return 0
+
+
+def _unread(question: Understanding) -> Refused:
+    return refuse("keys that were not read", **{item.key: item.where for item in question.unread})
+
+
+def _print_json(answer: object) -> None:
+    import msgspec
+
+    print(msgspec.json.format(msgspec.json.encode(answer), indent=1).decode())
+
+
+def _coloured(text: str) -> str:
+    """The verdict in colour, on a terminal only."""
+    if not sys.stdout.isatty():
+        return text
+    from rich.console import Console
+
+    first, _, rest = text.partition("\n")
+    style = {"F": "bold green", "T": "bold yellow", "D": "bold red"}.get(first[0], "bold")
+    Console(highlight=False).print(first, style=style, soft_wrap=True)
+    return rest

@@ -1,0 +1,73 @@
+"""Contradictions between values: every one of a job at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.errors import Mistakes
+from vramcast.models.arch import Arch
+from vramcast.types.job import Fact
+from vramcast.types.settings import Settings
+
+
+def check(
+    settings: Settings,
+    arch: Arch,
+    facts: Mapping[str, Fact],
+    gpu: Gpu | None,
+    warnings: list[str],
+    mistakes: Mistakes,
+) -> set[str]:
+    """Collect mistakes and warnings about values that do not go together; gives the paths with mistakes."""
+
+    def origin(path: str) -> str:
+        return str(facts[path].origin) if path in facts else "vramcast default"
+
+    contradicted: set[str] = set()
+    if int(arch.dims.heads) % settings.tp:
+        _does_not_divide("tp", settings.tp, "heads", int(arch.dims.heads), origin("tp"), arch, mistakes)
+        contradicted.add("tp")
+    _check_lora(settings, arch, origin, mistakes)
+    if settings.algorithm in ("sft", "pretrain") and settings.tuning == "frozen":
+        mistakes.add("tuning = frozen leaves nothing to train", **{"from": origin("tuning"), "allowed": "full, lora"})
+    if settings.algorithm == "inference":
+        _check_lengths(settings, origin, mistakes)
+    if arch.max_len and settings.seq_len > arch.max_len:
+        warnings.append(f"seq_len = {settings.seq_len:,} is longer than {arch.name} was made for ({arch.max_len:,})")
+    if gpu is not None and not gpu.has_bf16 and "bf16" in (settings.compute_dtype, settings.weights_dtype):
+        warnings.append(f"{gpu.driver_name} has no bf16 units: frameworks refuse bf16 there; set compute_dtype=fp16")
+    return contradicted
+
+
+def _does_not_divide(path: str, ranks: int, what: str, whole: int, origin: str, arch: Arch, mistakes: Mistakes) -> None:
+    allowed = ", ".join(str(number) for number in range(1, whole + 1) if whole % number == 0)
+    mistakes.add(
+        f"{path} = {ranks} does not divide {what} = {whole}",
+        **{path: origin, what: f"{arch.name} config.json", "allowed": allowed},
+    )
+
+
+def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    if settings.tuning != "lora":
+        return
+    unknown = [name for name in settings.lora_targets or [] if name not in (*arch.linears, "all-linear")]
+    if unknown:
+        mistakes.add(
+            f"lora.targets: {', '.join(unknown)} match no linear layer of {arch.name}",
+            **{"from": origin("lora.targets"), "allowed": ", ".join((*arch.linears, "all-linear"))},
+        )
+    widest = min(int(arch.dims.hidden), int(arch.dims.kv))
+    if settings.lora_rank > widest:
+        mistakes.add(
+            f"lora.rank = {settings.lora_rank} is above the width of a layer it adapts ({widest})",
+            **{"from": origin("lora.rank"), "allowed": f"1 to {widest}"},
+        )
+
+
+def _check_lengths(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    if settings.prompt_len and not settings.response_len and settings.prompt_len > settings.seq_len:
+        mistakes.add(
+            f"prompt_len = {settings.prompt_len} is above seq_len = {settings.seq_len}",
+            **{"prompt_len": origin("prompt_len"), "seq_len": origin("seq_len")},
+        )

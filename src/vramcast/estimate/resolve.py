@@ -1,0 +1,180 @@
+"""Facts → a complete, checked job: the framework's defaults, then the path table's, each shown as an assumption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct, structs
+
+from vramcast.catalog.frameworks import defaults, parse_framework, recipe
+from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
+from vramcast.catalog.models import model_config
+from vramcast.errors import Mistakes, refuse
+from vramcast.estimate.checks import check
+from vramcast.estimate.modelled import USED, ineffective, not_modelled, without_effect
+from vramcast.models.arch import Arch
+from vramcast.models.build import build_arch
+from vramcast.types.job import Fact, Job, Origin, Understanding, settings_of
+from vramcast.types.paths import PATHS, Value
+from vramcast.types.recipe import Recipe
+from vramcast.types.result import Assumption, Ignored, Ineffective, UnreadKey
+from vramcast.types.settings import Settings
+
+
+class Resolved(Struct, frozen=True, kw_only=True):
+    """A job that every question has an answer for."""
+
+    job: Job
+    facts: dict[str, Fact]
+    """path → the fact that counts, framework defaults included"""
+    settings: Settings
+    """the policy's"""
+    arch: Arch
+    gpu: Gpu
+    card_named: bool
+    recipe: Recipe
+    framework: str
+    assumptions: list[Assumption]
+    unread: list[UnreadKey]
+    ignored: list[Ignored]
+    ineffective: list[Ineffective]
+    warnings: list[str]
+
+    def role(self, role: str) -> Settings:
+        """The complete settings of one role."""
+        return settings_of(_values(self.facts), role)
+
+
+def resolve(said: Understanding) -> Resolved:
+    """Fill in what nobody said and check the whole.
+
+    Raises:
+        Refused: with every mistake that was found.
+    """
+    mistakes = Mistakes(said.mistakes)
+    asked = said.winners()
+    gpu, arch, framework = None, None, None
+    with mistakes.collect():
+        _require(said, asked)
+    with mistakes.collect():
+        gpu = find_gpu(str(asked["gpu"].value)) if "gpu" in asked and asked["gpu"].value else None
+    with mistakes.collect():
+        arch = _arch(asked) if "model" in asked else None
+    with mistakes.collect():
+        framework = _framework(asked)
+    if framework is None:
+        mistakes.done()
+    assert framework is not None
+    filled, warnings = _with_framework(asked, framework)
+    contradicted: set[str] = set()
+    if arch is not None:
+        filled = _derived(filled, arch, gpu)
+        contradicted = check(settings_of(_values(filled)), arch, filled, gpu, warnings, mistakes)
+    not_modelled(asked, {path: fact for path, fact in filled.items() if path not in contradicted}, warnings, mistakes)
+    mistakes.done()
+    assert arch is not None
+    settings = settings_of(_values(filled))
+    name, version, _ = parse_framework(str(filled["framework"].value))
+    return Resolved(
+        job=said.job(),
+        facts=filled,
+        settings=settings,
+        arch=arch,
+        gpu=gpu or typical_gpu(),
+        card_named=gpu is not None,
+        recipe=recipe(name, version, _complete(settings)),
+        framework=name,
+        assumptions=_assumptions(asked, filled, settings),
+        unread=[UnreadKey(item.key, item.where) for item in said.unread],
+        ignored=_ignored(said),
+        ineffective=ineffective(asked, settings),
+        warnings=[*said.warnings, *warnings],
+    )
+
+
+def _require(said: Understanding, asked: Mapping[str, Fact]) -> None:
+    mistakes = Mistakes()
+    if "model" not in asked:
+        mistakes.add("no model given", help="--model NAME, or a config that names one; `vramcast list models`")
+    for missing in said.missing:
+        if missing.path not in asked:
+            mistakes.add(f"{missing.path} is not known", **{"from": missing.where, "help": f"--set {missing.path}=..."})
+    mistakes.done()
+
+
+def _values(facts: Mapping[str, Fact]) -> dict[str, Value]:
+    return {path: fact.value for path, fact in facts.items()}
+
+
+def _framework(asked: Mapping[str, Fact]) -> Fact:
+    if "framework" in asked and asked["framework"].value:
+        parse_framework(str(asked["framework"].value))
+        return asked["framework"]
+    algorithm = asked["algorithm"].value if "algorithm" in asked else "sft"
+    name = "transformers" if algorithm in ("inference", "pretrain") else "trl"
+    release = parse_framework(name)
+    return Fact("framework", f"{release.name}=={release.version}", Origin("no config: the newest rows of its kind"))
+
+
+def _with_framework(asked: Mapping[str, Fact], framework: Fact) -> tuple[dict[str, Fact], list[str]]:
+    release = parse_framework(str(framework.value))
+    filled = {**asked, "framework": framework}
+    algorithm = asked["algorithm"].value if "algorithm" in asked else "sft"
+    for fact in defaults(release.name, release.version, str(algorithm), _values(filled)):
+        filled.setdefault(fact.path, fact)
+    return filled, [release.warning] if release.warning else []
+
+
+def _arch(asked: Mapping[str, Fact]) -> Arch:
+    fact = asked["model"]
+    if not isinstance(fact.value, str) or not fact.value.strip():
+        raise refuse("no model given", **{"from": str(fact.origin)})
+    row = model_config(fact.value)
+    return build_arch(row.id, row.config, row.source if row.params is None else row.id)
+
+
+def _derived(filled: dict[str, Fact], arch: Arch, gpu: Gpu | None) -> dict[str, Fact]:
+    """Values that follow from the card and the model."""
+    derived = dict(filled)
+    if _value(filled, "attention") is None:
+        flash = gpu is None or gpu.has_bf16
+        derived["attention"] = Fact(
+            "attention",
+            "flash" if flash else "efficient",
+            Origin("torch's choice on sm_80 and newer" if flash else "torch's choice before sm_80"),
+        )
+    if _value(filled, "tuning") == "lora" and not _value(filled, "lora.targets"):
+        derived["lora.targets"] = Fact(
+            "lora.targets", list(arch.default_targets), Origin(f"PEFT's targets for {arch.model_type}")
+        )
+    return derived
+
+
+def _value(facts: Mapping[str, Fact], path: str) -> Value:
+    return facts[path].value if path in facts else PATHS[path].default
+
+
+def _complete(settings: Settings) -> dict[str, Value]:
+    return {PATHS[name].name: value for name, value in _by_path(settings)}
+
+
+def _by_path(settings: Settings) -> list[tuple[str, Value]]:
+    values = structs.asdict(settings)
+    return [(name, values[path.attribute]) for name, path in PATHS.items()]
+
+
+def _assumptions(asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings: Settings) -> list[Assumption]:
+    values = dict(_by_path(settings))
+    used = USED.get(settings.algorithm, ())
+    shown = [path for path in PATHS if path in filled or path in used]
+    return [
+        Assumption(path, values[path], str(filled[path].origin) if path in filled else "vramcast default")
+        for path in shown
+        if path not in asked and path in used and values[path] is not None and not without_effect(path, settings)
+    ]
+
+
+def _ignored(said: Understanding) -> list[Ignored]:
+    return [
+        Ignored(lost.path, lost.value, str(lost.origin), won.value, str(won.origin)) for lost, won in said.overridden()
+    ]

@@ -1,0 +1,37 @@
+"""Formulas and figures of the terms, read with named sizes."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from vramcast.estimate.resolve import Resolved
+from vramcast.estimate.seats import Seats
+from vramcast.estimate.timeline import algorithm_of, moments
+from vramcast.memory.term import TERMS, explain
+from vramcast.num import Named
+from vramcast.types.result import PhaseBytes, TermBytes
+
+
+class Texts:
+    """The job read once more with named sizes."""
+
+    def __init__(self, job: Resolved) -> None:
+        algorithm = algorithm_of(job)
+        self.moments = {(phase.name, instant.name, when): (phase, instant, when)
+                        for phase, instant, when in moments(algorithm)}  # fmt: skip
+        self.seats = {role: Seats(job, role, names=True) for role in algorithm.roles}
+
+    def formula(self, phase: PhaseBytes, term: TermBytes) -> Named | None:
+        """A term's bytes at an instant as a formula with its levels; None for a measured constant."""
+        moment = self.moments[phase.name, phase.instant, phase.when]
+        return explain(TERMS[term.name], self.seats[term.role].seat(*moment))
+
+    def write(self, phase: PhaseBytes) -> PhaseBytes:
+        """The phase with formula and figures on every term."""
+        return structs.replace(phase, terms=[self._write(phase, term) for term in phase.terms])
+
+    def _write(self, phase: PhaseBytes, term: TermBytes) -> TermBytes:
+        text = self.formula(phase, term)
+        if text is None:
+            return structs.replace(term, formula="measured", figures=f"{term.bytes:,}")
+        return structs.replace(term, formula=text.formula, figures=text.figures)

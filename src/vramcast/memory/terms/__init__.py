@@ -1,0 +1,6 @@
+"""The terms, by what they hold. Importing this package declares them all."""
+
+from vramcast.memory import allocator
+from vramcast.memory.terms import activations, cache, optimizer, parameters, runtime
+
+__all__ = ["activations", "allocator", "cache", "optimizer", "parameters", "runtime"]

@@ -1,0 +1,121 @@
+"""What a forward makes and a backward needs."""
+
+from __future__ import annotations
+
+from vramcast.memory.passes import EndPass, block_pass, end_pass, first_block_pass, sparse_end_pass
+from vramcast.memory.seat import Seat
+from vramcast.memory.term import Interval, term
+from vramcast.num import Size, worst
+
+_TRACED = "the block's program on the tape; equal to a fake-tensor trace of the Hugging Face class"
+
+
+def _in_step(seat: Seat) -> bool:
+    return seat.state in ("forward", "loss", "backward")
+
+
+@term("inputs", lives=lambda seat: _in_step(seat) or seat.state == "generate", source=_TRACED)
+def inputs(seat: Seat) -> Size:
+    """Token ids and the attention mask (8 bytes a token each) and the rope tables. Small."""
+    return end_pass(seat).inputs
+
+
+def _blocks_done(seat: Seat) -> bool:
+    """The last block of backward runs, or nothing after it: what it needs is counted with it."""
+    return seat.state == "backward" and seat.instant in ("last block", "embedding")
+
+
+def _saved_tensors(seat: Seat) -> list[tuple[Size, Size]]:
+    return [(seat.arch.dims.layers, size) for size in block_pass(seat).tensors]
+
+
+@term(
+    "activations.saved",
+    lives=lambda seat: seat.trains and _in_step(seat) and not _blocks_done(seat),
+    source=_TRACED,
+    tensors=_saved_tensors,
+)
+def activations_saved(seat: Seat) -> Size:
+    """What backward will need, of all layers: kept from the forward on and freed layer by layer.
+
+    Grows with micro-batch × length × layers, and does not shrink with LoRA except for the inputs of frozen layers. With
+    `recompute=full` only each block's input stays, and the block runs a second time in backward.
+    """
+    block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
+    layers = seat.arch.dims.layers
+    between = worst(layers - 2, 0)
+    if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
+        last_input = block.carried if block.keeps_input else end.hidden
+        return end.hidden + first.saved + between * (block.saved + block.carried) + last_input
+    if seat.instant == "first block":  # backward begins with the last layer, which counts its own
+        return first.carried + first.saved + between * (block.saved + block.carried)
+    return first.carried + first.saved + (layers - 1) * (block.saved + block.carried)
+
+
+@term(
+    "activations.block",
+    lives=lambda seat: (_in_step(seat) and seat.state != "loss" and seat.instant != "loss") or seat.state == "generate",
+    source=_TRACED,
+)
+def activations_block(seat: Seat) -> Size:
+    """The working set of the one block that is running: MLP products, attention inputs, fp32 copies in norms.
+
+    With `recompute=full` it is a whole block's activations at once, during backward. Without, it is what backward makes
+    for a moment. Freed before the next block.
+    """
+    block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
+    match seat.instant:
+        case "first block":
+            return block.backward - block.gradients
+        case "last block" if seat.state == "backward":
+            return first.backward - first.gradients
+        case "embedding":
+            return end.embedding - end.embedding_gradient
+        case _:
+            return block.forward - block.casts
+
+
+@term(
+    "autocast.weights",
+    lives=lambda seat: seat.trains and seat.autocast and _in_step(seat),
+    source="aten/src/ATen/autocast_mode.cpp: low-precision copies of fp32 weights that train are cached until the region ends",
+)
+def autocast_weights(seat: Seat) -> Size:
+    """Low-precision copies of fp32 weights under torch.autocast.
+
+    Two bytes a parameter, alive at the end of the forward, beside the fp32 weights. Gone in backward if blocks are
+    recomputed. Loading in bf16 avoids them.
+    """
+    block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
+    layers = seat.arch.dims.layers
+    if seat.state == "forward":
+        return first.casts + (layers - 1) * block.casts
+    if seat.state == "loss":
+        return first.casts + (layers - 1) * block.casts + end.casts
+    if seat.instant == "loss":
+        return first.saved_casts + (layers - 1) * block.saved_casts
+    if seat.instant == "first block":
+        return first.saved_casts + worst(layers - 2, 0) * block.saved_casts
+    return 0
+
+
+@term(
+    "logits",
+    lives=lambda seat: seat.state in ("loss", "generate") or (seat.state == "backward" and seat.instant == "loss"),
+    source="transformers ForCausalLMLoss; trl/kernels/chunked_logprob.py (since TRL 1.15)",
+)
+def logits(seat: Seat) -> Size | Interval:
+    """Head and loss: the matrix of tokens × vocabulary and what the loss makes of it.
+
+    The largest cause of out-of-memory reports. The plain loss keeps 2 + 4 bytes a logit and needs 12 to 14 in backward. A
+    fused head works in tiles and needs almost none, but sums the head's gradient in fp32: 4 (+2) bytes × vocabulary ×
+    width, whatever the batch. In generation: the last position only.
+    """
+    point = _head(seat, end_pass(seat))
+    if seat.loss == "fused" and seat.labels_unknown and seat.state != "generate":
+        return Interval(_head(seat, sparse_end_pass(seat)), point, point)
+    return point
+
+
+def _head(seat: Seat, end: EndPass) -> Size:
+    return end.backward - end.gradients if seat.state == "backward" else end.loss - end.casts

@@ -1,0 +1,186 @@
+"""Hydra's overrides (`key=value`, `+key=`, `++key=`, `~key`) and OmegaConf's `${...}`, as flat keys with values.
+
+Hydra's own parser is not used: it needs a second parser runtime, and the part of its grammar that scripts use is small.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from vramcast.errors import Mistakes
+from vramcast.readers.shell_words import Gap, Word
+
+_OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w.@/:-]*)(?P<assigned>=(?P<value>.*))?", re.DOTALL)
+_CONFIG_FLAG = re.compile(r"--?(?P<name>config-name|cn|config-path|cp|config-dir|cd)(?:=(?P<value>.*))?", re.DOTALL)
+_INTEGER = re.compile(r"[+-]?(?:0|[1-9]\d*(?:_\d+)*)")
+_FLOAT = re.compile(r"[+-]?(?:(?:\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*)(?:[eE][+-]?\d+)?|inf|nan)", re.IGNORECASE)
+_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(?P<name>\w+)\s*(?:,(?P<other>[^{}]*))?\}")
+_OPENING, _CLOSING = "[{(", "]})"
+
+
+class Overrides(NamedTuple):
+    """Flat keys with their values, as the overrides leave them."""
+
+    values: dict[str, Any]
+    lines: dict[str, int]
+    gaps: dict[str, tuple[Gap, ...]]
+    """Keys whose value is not known."""
+    config: dict[str, Word]
+    """`name` and `path` of another configuration tree, if one is chosen."""
+    empty: list[Gap]
+    """Words of which nothing is known, not even a key."""
+
+
+def read_overrides(words: Iterable[Word], name: str) -> Overrides:
+    """The overrides on a command line; `name` is the script in messages.
+
+    Raises:
+        Refused: a word is no override.
+    """
+    found = Overrides({}, {}, {}, {}, [])
+    mistakes = Mistakes()
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        flag = _CONFIG_FLAG.fullmatch(word.text)
+        if flag:
+            value = Word(flag["value"], word.line) if flag["value"] is not None else rest.pop(0) if rest else word
+            kind = "name" if flag["name"] in ("config-name", "cn") else "path"
+            found.config[kind] = value
+        elif not word.text and word.gaps:
+            found.empty.extend(word.gaps)
+        elif not word.text.startswith("-"):  # hydra's own switches change nothing here
+            _take(found, word, name, mistakes)
+    mistakes.done()
+    return found
+
+
+def _take(found: Overrides, word: Word, name: str, mistakes: Mistakes) -> None:
+    match = _OVERRIDE.fullmatch(word.text)
+    if not match or (match["sign"] != "~" and not match["assigned"]):
+        mistakes.add(f"{word.text!r} is no override key=value", **{"from": f"{name}:{word.line}" if word.line else name})
+        return
+    key = match["key"]
+    for old in [known for known in found.lines if known == key or known.startswith(f"{key}.")]:
+        for table in (found.values, found.lines, found.gaps):
+            table.pop(old, None)
+    if match["sign"] == "~":
+        return
+    if word.gaps:
+        found.lines[key], found.gaps[key] = word.line, word.gaps
+        return
+    for inner, value in flat({key: parse_value(match["value"])}):
+        found.values[inner], found.lines[inner] = value, word.line
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Nested mappings as dotted keys; an empty mapping stays."""
+    for key, value in content.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            yield f"{prefix}{key}", value
+
+
+def parse_value(text: str) -> Any:
+    """A value in hydra's notation: null, booleans in any case, numbers, quoted and plain text, lists, mappings."""
+    text = text.strip()
+    if text[:1] == "[" and text[-1:] == "]":
+        return [parse_value(part) for part in _parts(text[1:-1])]
+    if text[:1] == "{" and text[-1:] == "}":
+        pairs = (part.partition(":") for part in _parts(text[1:-1]))
+        return {str(parse_value(key)): parse_value(value) for key, _, value in pairs}
+    if len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]:
+        return text[1:-1].replace(f"\\{text[0]}", text[0])
+    return scalar(text)
+
+
+def scalar(text: str) -> Any:
+    """Plain text as the value it looks like."""
+    lowered = text.lower()
+    if lowered == "null":
+        return None
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text
+
+
+def _parts(text: str) -> list[str]:
+    """The items between commas that stand outside quotes and brackets."""
+    parts, depth, quote = [""], 0, ""
+    for char in text:
+        if quote or char in "'\"":
+            quote = "" if char == quote else quote or char
+        depth += (char in _OPENING) - (char in _CLOSING) if not quote else 0
+        if char == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part for part in parts if part.strip()]
+
+
+def resolve(found: Overrides, defaults: Mapping[str, Any], environment: Mapping[str, Word], name: str) -> None:
+    """Replace `${key}`, `${oc.select:key,default}` and `${oc.env:NAME,default}` by what they stand for.
+
+    A variable counts if the script exports it; the environment of this process is not read.
+
+    Raises:
+        Refused: with every interpolation that names nothing.
+    """
+    pending = {key: value for key, value in found.values.items() if isinstance(value, str) and "${" in value}
+    for key, text in pending.items():
+        value = _with_environment(text, found.lines.get(key, 0), environment)
+        if isinstance(value, Gap):
+            del found.values[key]
+            found.gaps[key] = (value,)
+        else:
+            found.values[key] = scalar(value)
+    pending = {key: text for key in pending if isinstance(text := found.values.get(key), str) and "${" in text}
+    if not pending:
+        return
+    from omegaconf import OmegaConf
+    from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+
+    tree = _nested({**defaults, **found.values, **dict.fromkeys(found.gaps, "???")})
+    config, mistakes = OmegaConf.create(tree), Mistakes()
+    for key, text in pending.items():
+        try:
+            value: Any = OmegaConf.select(config, key, throw_on_missing=True)
+            found.values[key] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+        except InterpolationToMissingValueError:
+            del found.values[key]
+            found.gaps[key] = (Gap(text, "names a value that is not known", found.lines.get(key, 0)),)
+        except (OmegaConfBaseException, ValueError, RecursionError):
+            line = found.lines.get(key)
+            mistakes.add(f"{key}: {text} names no value", **{"from": f"{name}:{line}" if line else name})
+    mistakes.done()
+
+
+def _with_environment(text: str, line: int, environment: Mapping[str, Word]) -> str | Gap:
+    for match in list(_ENVIRONMENT.finditer(text)):
+        variable, other = match["name"], match["other"]
+        word = environment.get(variable)
+        known = word.text if word is not None and not word.gaps else other
+        if known is None:
+            return Gap(f"${variable}", "is not set", line)
+        text = text.replace(match[0], known.strip())
+    return text
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested mappings."""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *folders, last = key.split(".")
+        at = tree
+        for folder in folders:
+            inner = at.setdefault(folder, {})
+            at = inner if isinstance(inner, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+        at[last] = value
+    return tree

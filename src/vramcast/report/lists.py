@@ -1,0 +1,113 @@
+"""The tables of `list`, and the job of `read`, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from vramcast.algorithms import ALGORITHMS
+from vramcast.catalog.frameworks import frameworks
+from vramcast.catalog.gpus import gpus
+from vramcast.catalog.models import model_config, model_names
+from vramcast.estimate import Resolved
+from vramcast.memory.term import TERMS
+from vramcast.report.text import value
+from vramcast.types.paths import PATHS
+from vramcast.units import gib
+
+
+def rows(what: str) -> list[dict[str, object]]:
+    """What `list` shows, one mapping a row."""
+    return {
+        "gpus": _gpus,
+        "models": _models,
+        "terms": _terms,
+        "algorithms": _algorithms,
+        "frameworks": _frameworks,
+        "paths": _paths,
+    }[what]()
+
+
+def table(found: Sequence[dict[str, object]]) -> str:
+    """Rows as columns; the last one takes what it needs."""
+    if not found:
+        return ""
+    names = list(found[0])
+    texts = [[_cell(row[name]) for name in names] for row in found]
+    widths = [max(len(name), *(len(text[index]) for text in texts)) for index, name in enumerate(names)]
+    lines = ["  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True)).rstrip()]
+    lines += ["  ".join(cell.ljust(width) for cell, width in zip(text, widths, strict=True)).rstrip() for text in texts]
+    return "\n".join(lines)
+
+
+def show_job(job: Resolved) -> str:
+    """Every path that has a value, with its origin; what is assumed is marked."""
+    said = [{"path": path, "value": fact.value, "from": str(fact.origin)} for path, fact in job.facts.items()
+            if path in job.job.values]  # fmt: skip
+    assumed = [{"path": item.path, "value": item.value, "from": f"assumed: {item.origin}"} for item in job.assumptions]
+    return table([*said, *assumed])
+
+
+def _gpus() -> list[dict[str, object]]:
+    return [
+        {
+            "gpu": gpu.id,
+            "total": gib(gpu.total_bytes.value),
+            "nvidia-smi": gib(gpu.smi_bytes.value),
+            "sm": gpu.compute_capability,
+            "context": gib(gpu.context_bytes.point),
+            "source": f"{gpu.total_bytes.mark}: {gpu.total_bytes.source}",
+        }
+        for gpu in gpus()
+    ]
+
+
+def _models() -> list[dict[str, object]]:
+    found = [model_config(name) for name in model_names()]
+    return [
+        {"model": row.id, "parameters": f"{row.params:,}", "type": row.config["model_type"], "source": row.source}
+        for row in found
+    ]
+
+
+def _terms() -> list[dict[str, object]]:
+    return [
+        {
+            "term": entry.name,
+            "counter": entry.counter,
+            "basis": entry.basis,
+            "what": entry.manual.split("\n")[0],
+            "source": entry.source,
+        }
+        for entry in TERMS.values()
+    ]
+
+
+def _algorithms() -> list[dict[str, object]]:
+    return [
+        {"algorithm": entry.name, "roles": list(entry.roles), "phases": [phase.name for phase in entry.phases],
+         "what": entry.about}
+        for entry in ALGORITHMS.values()
+    ]  # fmt: skip
+
+
+def _frameworks() -> list[dict[str, object]]:
+    return [
+        {"framework": entry.name, "versions": list(entry.versions), "defaults": len(entry.defaults)}
+        for entry in frameworks()
+    ]
+
+
+def _paths() -> list[dict[str, object]]:
+    return [
+        {"path": path.name, "default": value(path.default), "allowed": path.allowed, "what": path.about}
+        for path in PATHS.values()
+    ]
+
+
+def _cell(raw: object) -> str:
+    return ", ".join(str(part) for part in _items(raw)) if isinstance(raw, list) else str(raw)
+
+
+def _items(raw: object) -> Iterable[object]:
+    assert isinstance(raw, list)
+    return raw  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,19 @@
+"""The JSON Schema of every verb's JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from vramcast.report.read import Understood
+from vramcast.types.result import Forecast, PhaseBytes
+
+
+def schemas() -> dict[str, Any]:
+    """Verb → JSON Schema (draft 2020-12) of what it prints with --json."""
+    return {
+        "check": msgspec.json.schema(Forecast),
+        "explain": msgspec.json.schema(PhaseBytes),
+        "read": msgspec.json.schema(Understood),
+    }

@@ -1,0 +1,140 @@
+"""A forecast as text: the verdict first, 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from vramcast.estimate import peak_phase
+from vramcast.types.paths import Value
+from vramcast.types.result import Forecast, LeverResult, Peak, PhaseBytes
+from vramcast.units import GIB, gib
+
+WIDTH = 80
+_BAR = 20
+_WORDS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT", None: "NEEDS"}
+
+
+def show(answer: Forecast) -> str:
+    """The whole report of `check`."""
+    phase = peak_phase(answer)
+    blocks = [
+        _head(answer),
+        _terms(phase),
+        _timeline(answer),
+        _cards(answer),
+        _listed("assumed", (f"{item.path} = {value(item.value)}  ({item.origin})" for item in answer.assumptions)),
+        _listed("overridden", (f"{item.path} = {value(item.value)} ({item.origin}) by {value(item.winner)} "
+                               f"({item.winner_origin})" for item in answer.ignored)),
+        _listed("without effect", (f"{item.path} = {value(item.value)}: {item.why}" for item in answer.ineffective)),
+        _listed("unread", (f"{item.key}  ({item.where})" for item in answer.unread)),
+        _listed("warnings", answer.warnings),
+        _lever(answer),
+    ]  # fmt: skip
+    return "\n\n".join("\n".join(lines) for block in blocks if (lines := list(block)))
+
+
+def verdict_line(answer: Forecast) -> str:
+    """The first line: the verdict, the need and the room."""
+    peak = answer.peak
+    word = _WORDS[answer.verdict]
+    if peak.capacity_bytes is None or peak.margin_bytes is None:
+        return f"{word} {gib(peak.bytes)} on one GPU"
+    gpu = answer.groups[0].gpu
+    room = f"{gib(abs(peak.margin_bytes))} {'to spare' if peak.margin_bytes >= 0 else 'too much'}"
+    return f"{word}: {gib(peak.bytes)} of {gib(peak.capacity_bytes)} on {gpu}, {room}"
+
+
+def value(raw: Value) -> str:
+    """A path's value as a user writes it."""
+    if isinstance(raw, bool) or raw is None:
+        return str(raw).lower()
+    if isinstance(raw, list):
+        return ",".join(str(part) for part in raw)
+    return str(raw)
+
+
+def moment(phase: PhaseBytes | Peak, name: str) -> str:
+    """`backward · first block, from the second step on`."""
+    run = "first step" if phase.when == "first" else "every later step"
+    return f"{name} · {phase.instant} ({run})"
+
+
+def _head(answer: Forecast) -> Iterator[str]:
+    peak = answer.peak
+    yield verdict_line(answer)
+    yield f"peak   {moment(peak, peak.phase)}"
+    yield f"range  {gib(peak.low_bytes)} to {gib(peak.high_bytes)}"
+
+
+def _terms(phase: PhaseBytes) -> Iterator[str]:
+    yield f"{'what holds it at the peak':<26}{'GiB':>9}  {'bytes':>17}"
+    for term in phase.terms:
+        span = "" if term.low_bytes == term.high_bytes else f"  {_gib(term.low_bytes)} to {_gib(term.high_bytes)}"
+        yield f"  {term.name:<24}{_gib(term.bytes):>9}  {term.bytes:>17,}{span}"
+    yield f"  {'total':<24}{_gib(phase.bytes):>9}  {phase.bytes:>17,}"
+
+
+def _timeline(answer: Forecast) -> Iterator[str]:
+    for group in answer.groups:
+        top = max(phase.bytes for phase in group.phases)
+        yield f"{'phase':<26}{'GiB':>9}"
+        for when, title in (("first", "first step"), ("steady", "every later step")):
+            phases = [phase for phase in group.phases if phase.when == when]
+            if phases:
+                yield f"  {title}"
+            for phase in phases:
+                bar = "█" * max(round(_BAR * phase.bytes / top), 1)
+                mark = "  peak" if _is_peak(answer, phase) else ""
+                yield f"    {phase.name + ' · ' + phase.instant:<22}{_gib(phase.bytes):>9}  {bar}{mark}"
+
+
+def _is_peak(answer: Forecast, phase: PhaseBytes) -> bool:
+    peak = answer.peak
+    return (phase.name, phase.instant, phase.when) == (peak.phase, peak.instant, peak.when)
+
+
+def _cards(answer: Forecast) -> Iterator[str]:
+    if answer.cards:
+        yield "cards of the catalogue"
+    for card in answer.cards:
+        yield f"  {card.gpu:<24}{_gib(card.capacity_bytes):>9}  {_WORDS[card.verdict].lower()}"
+
+
+def _listed(title: str, lines: Iterable[str]) -> Iterator[str]:
+    found = list(lines)
+    if found:
+        yield title
+    for line in found:
+        yield from _wrapped(line)
+
+
+def _wrapped(line: str) -> Iterator[str]:
+    indent = "  "
+    while len(line) > WIDTH - len(indent):
+        cut = line.rfind(" ", 1, WIDTH - len(indent))
+        if cut <= 0:
+            break
+        yield indent + line[:cut].rstrip()
+        line, indent = line[cut + 1 :], "      "
+    yield indent + line
+
+
+def _lever(answer: Forecast) -> Iterator[str]:
+    if not answer.levers:
+        return
+    best = answer.levers[0]
+    yield "change first"
+    yield f"  {edits(best)}  ({best.price})"
+    outcome = f": {_WORDS[best.verdict].lower()}" if best.verdict else ""
+    yield f"  peak {gib(best.peak_bytes)}, saves {gib(best.saves_bytes)}{outcome}"
+
+
+def edits(lever: LeverResult) -> str:
+    """The edit in the user's own keys where they have any, else in paths."""
+    chosen = lever.native or lever.set
+    return ", ".join(f"{key}: {value(raw)}" if lever.native else f"--set {key}={value(raw)}"
+                     for key, raw in chosen.items())  # fmt: skip
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:,.3f}" if size >= GIB // 1000 or not size else f"{size / GIB:.6f}"
