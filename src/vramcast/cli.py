@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from vramcast import __version__
 from vramcast.errors import Mistakes, Refused, near, refuse
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
 _LISTS = ("gpus", "models", "terms", "algorithms", "frameworks", "paths", "schema")
 
 
@@ -51,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _verb(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: object, text: str) -> argparse.ArgumentParser:  # fmt: skip  # pyright: ignore[reportPrivateUsage]
+def _verb(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
     parser = verbs.add_parser(name, help=text, description=text)
     parser.add_argument("config", nargs="*", metavar="CONFIG", help="what you run with; - reads standard input")
     parser.add_argument("--model", help="catalogue name, or a path to a config.json")

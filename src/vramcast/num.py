@@ -189,10 +189,12 @@ def _forget(alive: list[Size], size: Size) -> None:
 
 
 def _join(left: int, right: int, sign: str, value: int) -> Named:
-    if sign == "+":
-        for kept, other in ((left, right), (right, left)):
-            if isinstance(kept, Named) and not isinstance(other, Named) and other == 0:
-                return kept
+    if sign == "-" and isinstance(left, Named) and not isinstance(right, Named) and right == 0:
+        return left
+    neutral = {"+": 0, "×": 1}.get(sign)
+    for kept, other in ((left, right), (right, left)):
+        if isinstance(kept, Named) and not isinstance(other, Named) and other == neutral:
+            return kept
     bracketed: tuple[Kind, ...] = ("sum",) if sign == "×" else ()
     after: tuple[Kind, ...] = () if sign == "+" else ("sum",)
     formula, figures = (
@@ -225,6 +227,8 @@ def _call(pattern: str, function: Callable[[Any, Any], Any], left: Size, right: 
     value = function(_plain(left), _plain(right))
     if not isinstance(left, Named) and not isinstance(right, Named):
         return value
+    if isinstance(left, Named) and not isinstance(right, Named) and right == 1:
+        return left
     formula, figures = (_fill(pattern, left, right, shown) for shown in (False, True))
     return Named(value, formula, figures, _parts(left, right))
 

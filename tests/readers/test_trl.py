@@ -226,5 +226,5 @@ def test_a_key_is_in_one_table_only():
 
 def test_no_length_limit_asks_for_the_length():
     assert [(item.path, item.where) for item in read("max_length: null").missing] == [
-        ("seq_len", "stdin:2  max_length is null: no length limit")
+        ("seq_len", "stdin:1  max_length is null: no length limit")
     ]

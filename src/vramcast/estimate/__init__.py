@@ -87,7 +87,8 @@ def _cards(said: Understanding) -> list[Card]:
     for gpu in sorted(gpus(), key=lambda gpu: gpu.total_bytes.value):
         asked = Understanding([Fact("gpu", gpu.id, Origin("catalogue")), *said.facts], missing=said.missing)
         answer = forecast(asked)
-        assert answer.verdict is not None and answer.peak.capacity_bytes is not None
+        assert answer.verdict is not None
+        assert answer.peak.capacity_bytes is not None
         found.append(Card(gpu.id, answer.peak.capacity_bytes, answer.peak.bytes, answer.verdict))
     return found
 

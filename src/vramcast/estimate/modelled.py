@@ -1,5 +1,5 @@
-"""What the memory model knows so far. A value it does not know is refused when the user set it, and a warning when it is
-a framework's default. Each step of the project takes entries away."""
+"""What the memory model knows so far. A value it does not know is refused when the user set it, and a warning when it
+is a framework's default. Each step of the project takes entries away."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from vramcast.types.result import Ineffective
 from vramcast.types.settings import Settings
 
 _TRAINING = (
-    "tuning", "weights_dtype", "compute_dtype", "autocast", "optimizer", "optimizer.impl", "micro_batch", "accumulation",
-    "seq_len", "packing", "padding", "labelled_frac", "attention", "recompute", "recompute.reentrant", "loss", "gpus",
-    "lora.rank", "lora.targets", "lora.dtype", "lora.dropout", "framework", "algorithm",
+    "tuning", "weights_dtype", "compute_dtype", "autocast", "optimizer", "optimizer.impl", "micro_batch",
+    "accumulation", "seq_len", "packing", "padding", "labelled_frac", "attention", "recompute", "recompute.reentrant",
+    "loss", "gpus", "lora.rank", "lora.targets", "lora.dtype", "lora.dropout", "framework", "algorithm",
 )  # fmt: skip
 USED: dict[str, tuple[str, ...]] = {
     "sft": _TRAINING,
@@ -28,7 +28,7 @@ USED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Paths that an algorithm's forecast reads: the ones listed as assumptions."""
 
-_ANY = None
+_ANY: tuple[Any, ...] | None = None
 _KNOWN: dict[str, tuple[Any, ...] | None] = {
     **dict.fromkeys(
         (
@@ -55,7 +55,7 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
 
 def is_modelled(path: str, value: Value) -> bool:
     known = _KNOWN.get(path, (PATHS[path].default,))
-    return known is _ANY or value in known or value == PATHS[path].default
+    return known is None or value in known or value == PATHS[path].default
 
 
 def not_modelled(
@@ -84,11 +84,14 @@ def _shown(value: Value) -> str:
 
 _WITHOUT_LORA = "only with tuning=lora"
 _NO_TRAINING = "nothing trains in inference"
+_OF_TRAINING = (
+    "optimizer", "accumulation", "recompute", "loss", "tuning", "labelled_frac", "state_dtype", "autocast", "packing",
+    "padding", "lora",
+)  # fmt: skip
 _RULES: tuple[tuple[Callable[[str], bool], Callable[[Settings], bool], str], ...] = (
     (lambda path: path.startswith("lora."), lambda job: job.tuning != "lora", _WITHOUT_LORA),
     (
-        lambda path: path.partition(".")[0] in ("optimizer", "accumulation", "recompute", "loss", "tuning", "labelled_frac",
-                                                "state_dtype", "autocast", "packing", "padding", "lora"),
+        lambda path: path.partition(".")[0] in _OF_TRAINING,
         lambda job: job.algorithm == "inference",
         _NO_TRAINING,
     ),

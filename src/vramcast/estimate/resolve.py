@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 from vramcast.catalog.frameworks import defaults, parse_framework, recipe
 from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
 from vramcast.catalog.models import model_config
-from vramcast.errors import Mistakes, refuse
+from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.estimate.checks import check
 from vramcast.estimate.modelled import USED, ineffective, not_modelled, without_effect
 from vramcast.models.arch import Arch
@@ -53,18 +53,18 @@ def resolve(said: Understanding) -> Resolved:
     """
     mistakes = Mistakes(said.mistakes)
     asked = said.winners()
-    gpu, arch, framework = None, None, None
+    gpu: Gpu | None = None
+    arch: Arch | None = None
     with mistakes.collect():
         _require(said, asked)
     with mistakes.collect():
         gpu = find_gpu(str(asked["gpu"].value)) if "gpu" in asked and asked["gpu"].value else None
     with mistakes.collect():
         arch = _arch(asked) if "model" in asked else None
-    with mistakes.collect():
+    try:
         framework = _framework(asked)
-    if framework is None:
-        mistakes.done()
-    assert framework is not None
+    except Refused as refused:
+        raise Refused([*mistakes.found, *refused.mistakes]) from None
     filled, warnings = _with_framework(asked, framework)
     contradicted: set[str] = set()
     if arch is not None:
@@ -72,7 +72,7 @@ def resolve(said: Understanding) -> Resolved:
         contradicted = check(settings_of(_values(filled)), arch, filled, gpu, warnings, mistakes)
     not_modelled(asked, {path: fact for path, fact in filled.items() if path not in contradicted}, warnings, mistakes)
     mistakes.done()
-    assert arch is not None
+    assert arch is not None  # a job without a model was a mistake
     settings = settings_of(_values(filled))
     name, version, _ = parse_framework(str(filled["framework"].value))
     return Resolved(

@@ -17,13 +17,13 @@ class Texts:
 
     def __init__(self, job: Resolved) -> None:
         algorithm = algorithm_of(job)
-        self.moments = {(phase.name, instant.name, when): (phase, instant, when)
-                        for phase, instant, when in moments(algorithm)}  # fmt: skip
+        self.moments = list(moments(algorithm))
         self.seats = {role: Seats(job, role, names=True) for role in algorithm.roles}
 
     def formula(self, phase: PhaseBytes, term: TermBytes) -> Named | None:
         """A term's bytes at an instant as a formula with its levels; None for a measured constant."""
-        moment = self.moments[phase.name, phase.instant, phase.when]
+        at = (phase.name, phase.instant, phase.when)
+        moment = next(moment for moment in self.moments if (moment[0].name, moment[1].name, moment[2]) == at)
         return explain(TERMS[term.name], self.seats[term.role].seat(*moment))
 
     def write(self, phase: PhaseBytes) -> PhaseBytes:

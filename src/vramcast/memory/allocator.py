@@ -24,10 +24,10 @@ SEGMENT = 2 << 20
 def allocator_cached(seat: Seat) -> Size:
     """What the caching allocator keeps beyond the tensors: the rounding of those that stay.
 
-    Every tensor is rounded to 512 bytes. One of 10 MiB or more gets a segment of its own, rounded to 2 MiB: the remainder
-    is split off above 1 MiB and unusable below. With expandable segments only the 512 bytes remain. Tensors that live for
-    a moment reuse what is cached and are left out. The high value adds the blocks kept from an earlier phase: they are
-    given back before an allocation fails, but other processes cannot use them.
+    Every tensor is rounded to 512 bytes. One of 10 MiB or more gets a segment of its own, rounded to 2 MiB: the
+    remainder is split off above 1 MiB and unusable below. With expandable segments only the 512 bytes remain. Tensors
+    that live for a moment reuse what is cached and are left out. The high value adds the blocks kept from an earlier
+    phase: they are given back before an allocation fails, but other processes cannot use them.
     """
     entries = [entry for entry in TERMS.values() if entry.tensors and entry.lives(seat) and entry.rounds(seat)]
     return total(seat.once(f"{entry.name} rounding", lambda entry=entry: _rounding(entry, seat)) for entry in entries)

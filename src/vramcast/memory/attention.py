@@ -25,8 +25,8 @@ class Attention(Linears):
         return out
 
     def _flash(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """FlashAttention 2: output and log-sum-exp are kept. Backward: dq, dk, dv and, for its own use, an fp32 row sum,
-        an fp32 dq over padded rows, and expanded dk and dv when heads share keys.
+        """FlashAttention 2: output and log-sum-exp are kept. Backward: dq, dk, dv and, for its own use, an fp32 row
+        sum, an fp32 dq over padded rows, and expanded dk and dv when heads share keys.
 
         Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd.
         """

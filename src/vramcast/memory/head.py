@@ -56,7 +56,7 @@ class Model(Attention):
         tape.drop(cosines, sines)
         return low[0], low[1]
 
-    # --- heads ----------------------------------------------------------------------------------------------------------
+    # --- heads --------------------------------------------------------------------------------------------------------
 
     def last_logits(self, hidden: Tensor) -> Tensor:
         """Logits of the last position of every sequence, with the fp32 copy that sampling works on."""
@@ -68,8 +68,8 @@ class Model(Attention):
         return wide
 
     def full_loss(self, hidden: Tensor) -> Tensor:
-        """Hugging Face's causal loss: logits of every token, an fp32 copy, their log-softmax (kept), and in backward two
-        more fp32 tensors of that size.
+        """Hugging Face's causal loss: logits of every token, an fp32 copy, their log-softmax (kept), and in backward
+        two more fp32 tensors of that size.
 
         Source: transformers/loss/loss_utils.py, ForCausalLMLoss; torch log_softmax and nll_loss.
         """
@@ -101,7 +101,8 @@ class Model(Attention):
         return logits
 
     def _returned(self, logits: Tensor) -> Tensor | None:
-        """The logits in the model's output: converted to fp32 by accelerate under autocast, held or not by the caller."""
+        """The logits in the model's output: converted to fp32 by accelerate under autocast, held or not by the
+        caller."""
         recipe = self.seat.recipe
         if recipe.outputs_fp32 and logits.dtype != "fp32":
             wide = self.tape.like(logits, "fp32 output logits", "fp32", "logits")

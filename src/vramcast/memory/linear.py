@@ -66,8 +66,8 @@ class Linears(Eager):
     def _adapted(self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool) -> Tensor:
         """PEFT's LoRA linear: the frozen product, then `B(A(dropout(x))) * scaling` added to it.
 
-        Source: peft/tuners/lora/layer.py, Linear.forward (0.21). The input is cast to the adapter's dtype first, so bf16
-        activations gain an fp32 copy before every adapter with fp32 weights.
+        Source: peft/tuners/lora/layer.py, Linear.forward (0.21). The input is cast to the adapter's dtype first, so
+        bf16 activations gain an fp32 copy before every adapter with fp32 weights.
         """
         tape, seat = self.tape, self.seat
         base = self._product(name, x, inputs, outputs, bias, self.weights_dtype, False)

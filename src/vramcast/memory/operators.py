@@ -1,7 +1,7 @@
 """Operators: what each PyTorch operator allocates, saves for backward, and allocates again in its backward.
 
-Read from the autograd formulas and CUDA kernels of PyTorch 2.13 and checked, operator by operator, against a trace of the
-Hugging Face classes on fake tensors. Method names follow torch; the byte counts follow from shapes and dtypes.
+Read from the autograd formulas and CUDA kernels of PyTorch 2.13 and checked, operator by operator, against a trace of
+the Hugging Face classes on fake tensors. Method names follow torch; the byte counts follow from shapes and dtypes.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Eager:
         self.drop(first, second, negative)
         return out
 
-    # --- helpers --------------------------------------------------------------------------------------------------------
+    # --- helpers ------------------------------------------------------------------------------------------------------
 
     def _alias(self, x: Tensor) -> Tensor:
         """The same tensor once more (`.to` that changes nothing): one more variable holds it."""

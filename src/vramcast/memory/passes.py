@@ -139,8 +139,8 @@ def _plain_block(seat: Seat, *, input_learns: bool = True) -> BlockPass:
 def _checkpointed_block(seat: Seat) -> BlockPass:
     """Forward keeps the input only; backward runs the block again, the gradient of its output alive beside it.
 
-    Source: torch/utils/checkpoint.py. The non-reentrant kind starts when backward first asks for a saved tensor: what the
-    nodes before made is alive too. It stops where the last tensor is saved, before that operator runs.
+    Source: torch/utils/checkpoint.py. The non-reentrant kind starts when backward first asks for a saved tensor: what
+    the nodes before made is alive too. It stops where the last tensor is saved, before that operator runs.
     """
     quiet = new_tape(seat, records=False)
     _, since = _forward_block(quiet)
@@ -162,8 +162,8 @@ def _checkpointed_block(seat: Seat) -> BlockPass:
 
 
 def _waiting(seat: Seat) -> list[Size]:
-    """Gradients that exist when backward first asks for a saved tensor of the block: an adapter on the last linear layer
-    scales its gradient before."""
+    """Gradients that exist when backward first asks for a saved tensor of the block: an adapter on the last linear
+    layer scales its gradient before."""
     ops = new_tape(seat, records=True)
     (_, out), _ = _forward_block(ops)
     tape = ops.tape

@@ -1,7 +1,7 @@
 """A seat: one role in one phase at one instant on one rank. The only argument of a term.
 
-Sizes (counts, tokens, ranks) may be ints, named ints or arrays; modes (strings, booleans) are always plain, so a term may
-branch on them.
+Sizes (counts, tokens, ranks) may be ints, named ints or arrays; modes (strings, booleans) are always plain, so a term
+may branch on them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Seat(Struct, frozen=True, kw_only=True):
     recipe: Recipe = field(default_factory=Recipe)
     gpu: Gpu
     expandable: bool = False
-    memo: dict[str, Any] = field(default_factory=dict)
+    memo: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def once(self, key: str, compute: Callable[[], Computed]) -> Computed:
         """Compute a value that all terms and instants of equal work share."""

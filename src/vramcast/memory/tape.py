@@ -1,8 +1,9 @@
 """The tape: births and deaths of tensors, in the order of PyTorch's eager mode and its autograd engine.
 
-A model block is a program of operators (`models/`). Run on a tape, each operator allocates what the CUDA kernel allocates,
-keeps what autograd saves, and leaves a node whose backward does the same for gradients. Deaths follow from reference
-counts as in Python, so `born` and `dies` of every row are derived, never typed in. Sizes may be ints, named ints or arrays.
+A model block is a program of operators (`models/`). Run on a tape, each operator allocates what the CUDA kernel
+allocates, keeps what autograd saves, and leaves a node whose backward does the same for gradients. Deaths follow from
+reference counts as in Python, so `born` and `dies` of every row are derived, never typed in. Sizes may be ints, named
+ints or arrays.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Literal, TypeAlias
 from vramcast.num import Size, let, running_peak, total
 
 Kind: TypeAlias = Literal["activation", "gradient", "cast", "logits"]
-"""activation; gradient of a parameter; low-precision copy of a weight (autocast); logits and what the loss makes of them"""
+"""activation; gradient of a parameter; low-precision copy of a weight (autocast); logits and what the loss makes of
+them"""
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "bool": 1, "byte": 1, "int64": 8}
 """Bytes per element of the dtypes that tensors on the tape have."""

@@ -13,7 +13,8 @@ from vramcast.models.program import Dims
 
 
 class Family(Struct, frozen=True):
-    """How a model type is built: which biases and norms, and Hugging Face's defaults for fields a config may leave out."""
+    """How a model type is built: which biases and norms, and Hugging Face's defaults for fields a config may leave
+    out."""
 
     qkv_bias: bool | str
     """True, False, or the config field that says so"""

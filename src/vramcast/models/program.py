@@ -1,7 +1,7 @@
 """The operators a block's program is written in, and the numbers it is written about.
 
-A program mirrors the model's own `forward`: the same operators in the same order, and `drop` where a Python variable dies.
-`memory/operators.py` gives each operator its memory; nothing here knows about bytes.
+A program mirrors the model's own `forward`: the same operators in the same order, and `drop` where a Python variable
+dies. `memory/operators.py` gives each operator its memory; nothing here knows about bytes.
 """
 
 from __future__ import annotations

@@ -16,12 +16,13 @@ _LINE = 60
 
 
 def explain_phase(job: Resolved, phase: PhaseBytes, only: str | None = None) -> str:
-    """All terms of a phase (or one) with formula, figures and what each level is made of."""
+    """All terms of a phase (or one) with formula and figures, and what each level is made of, once."""
     texts = Texts(job)
+    seen: set[str] = set()
     lines = [f"{moment(phase, phase.name)}: {gib(phase.bytes)}"]
     for term in phase.terms:
         if only in (None, term.name):
-            lines += ["", *_term(texts, phase, term)]
+            lines += ["", *_term(texts, phase, term, seen)]
     return "\n".join(lines)
 
 
@@ -32,7 +33,7 @@ def manual(name: str) -> str:
                       f"source   {entry.source}"])  # fmt: skip
 
 
-def _term(texts: Texts, phase: PhaseBytes, term: TermBytes) -> Iterator[str]:
+def _term(texts: Texts, phase: PhaseBytes, term: TermBytes, seen: set[str]) -> Iterator[str]:
     entry: Term = TERMS[term.name]
     yield f"{term.name}  {term.bytes:,} bytes ({gib(term.bytes)})"
     text = texts.formula(phase, term)
@@ -40,7 +41,7 @@ def _term(texts: Texts, phase: PhaseBytes, term: TermBytes) -> Iterator[str]:
         if term.low_bytes != term.high_bytes:
             yield f"  {term.low_bytes:,} to {term.high_bytes:,}"
     else:
-        yield from _formula(text, "  ", set())
+        yield from _formula(text, "  ", seen)
     yield f"  source: {entry.source}"
 
 

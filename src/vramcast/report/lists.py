@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from vramcast.algorithms import ALGORITHMS
 from vramcast.catalog.frameworks import frameworks
@@ -27,7 +28,7 @@ def rows(what: str) -> list[dict[str, object]]:
     }[what]()
 
 
-def table(found: Sequence[dict[str, object]]) -> str:
+def table(found: Sequence[Mapping[str, object]]) -> str:
     """Rows as columns; the last one takes what it needs."""
     if not found:
         return ""
@@ -104,10 +105,5 @@ def _paths() -> list[dict[str, object]]:
     ]
 
 
-def _cell(raw: object) -> str:
-    return ", ".join(str(part) for part in _items(raw)) if isinstance(raw, list) else str(raw)
-
-
-def _items(raw: object) -> Iterable[object]:
-    assert isinstance(raw, list)
-    return raw  # pyright: ignore[reportUnknownVariableType]
+def _cell(raw: Any) -> str:
+    return str(raw).strip("[]").replace("'", "") if isinstance(raw, list) else str(raw)

@@ -78,7 +78,7 @@ def activations_block(seat: Seat) -> Size:
 @term(
     "autocast.weights",
     lives=lambda seat: seat.trains and seat.autocast and _in_step(seat),
-    source="aten/src/ATen/autocast_mode.cpp: low-precision copies of fp32 weights that train are cached until the region ends",
+    source="aten/src/ATen/autocast_mode.cpp: copies of fp32 weights that train are cached until the region ends",
 )
 def autocast_weights(seat: Seat) -> Size:
     """Low-precision copies of fp32 weights under torch.autocast.
@@ -107,8 +107,8 @@ def autocast_weights(seat: Seat) -> Size:
 def logits(seat: Seat) -> Size | Interval:
     """Head and loss: the matrix of tokens × vocabulary and what the loss makes of it.
 
-    The largest cause of out-of-memory reports. The plain loss keeps 2 + 4 bytes a logit and needs 12 to 14 in backward. A
-    fused head works in tiles and needs almost none, but sums the head's gradient in fp32: 4 (+2) bytes × vocabulary ×
+    The largest cause of out-of-memory reports. The plain loss keeps 2 + 4 bytes a logit and needs 12 to 14 in backward.
+    A fused head works in tiles and needs almost none, but sums the head's gradient in fp32: 4 (+2) bytes × vocabulary ×
     width, whatever the batch. In generation: the last position only.
     """
     point = _head(seat, end_pass(seat))

@@ -23,8 +23,8 @@ def kv_cache(seat: Seat) -> Size:
     """Keys and values of all tokens so far.
 
     2 × layers × key heads × head width × bytes, for every token of every sequence. Grouped-query models keep few key
-    heads: Qwen2.5-7B needs 56 KiB a token where the multi-head rule of thumb says 392 KiB. When it hurts: fewer sequences
-    at once, shorter responses, an 8-bit cache.
+    heads: Qwen2.5-7B needs 56 KiB a token where the multi-head rule of thumb says 392 KiB. When it hurts: fewer
+    sequences at once, shorter responses, an 8-bit cache.
     """
     return seat.sequences * seat.cached_len * kv_per_token(seat)
 

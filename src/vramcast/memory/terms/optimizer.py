@@ -29,8 +29,8 @@ def _state_tensors(seat: Seat) -> list[tuple[Size, Size]]:
 def optimizer_state(seat: Seat) -> Size:
     """AdamW's two moments of every trainable parameter.
 
-    They do not exist before the first step and never leave after it: a job can pass its first forward and run out in its
-    second. In the parameter's dtype, so fp32 weights mean 8 bytes a parameter and bf16 weights 4.
+    They do not exist before the first step and never leave after it: a job can pass its first forward and run out in
+    its second. In the parameter's dtype, so fp32 weights mean 8 bytes a parameter and bf16 weights 4.
     """
     return ADAMW_STATES * trainable_parameters(seat) * BYTES[state_dtype(seat)]
 

@@ -107,8 +107,8 @@ def _gradients_live(seat: Seat) -> bool:
 def gradients(seat: Seat) -> Size:
     """One gradient for every trainable parameter.
 
-    They appear during backward, last layer first, and are freed after the step. With gradient accumulation they stay from
-    one micro-batch to the next, so they also add to the forward, where activations peak.
+    They appear during backward, last layer first, and are freed after the step. With gradient accumulation they stay
+    from one micro-batch to the next, so they also add to the forward, where activations peak.
     """
     if _complete(seat):
         return trainable_parameters(seat) * BYTES[trainable_dtype(seat)]

@@ -20,7 +20,8 @@ LT_WORKSPACE = 1 << 20
 def cuda_context(seat: Seat) -> Interval:
     """The CUDA context: kernels, stacks and driver buffers of one process, outside PyTorch's counters.
 
-    Measured by card and driver; more where all kernels are loaded eagerly. Every further process on a GPU pays it again.
+    Measured by card and driver; more where all kernels are loaded eagerly. Every further process on a GPU pays it
+    again.
     """
     context = seat.gpu.context_bytes
     return Interval(context.low, context.point, context.high)
