@@ -107,7 +107,7 @@ def test_key_given_twice_names_both_lines(tmp_path: Path):
         ("job.toml", "tp: 1", "job.toml is not TOML: "),
         ("job.toml", "tp = 1\ntp = 2", "job.toml is not TOML: "),
         ("job.toml", "# nothing", "is empty"),
-        ("run.sh", "trl sft --model x", "run.sh is a script, and scripts are not read yet"),
+        ("run.sh", "echo hello", "run.sh has no training command"),
     ],
 )
 def test_other_formats(tmp_path: Path, name: str, content: str, error: str):
@@ -118,7 +118,8 @@ def test_neither_says_what_is_read(tmp_path: Path):
     assert refusal(tmp_path, "colour: red\nsize: 3\n") == (
         "error: job.yaml is not a configuration that vramcast reads\n"
         "  keys  colour, size\n"
-        "  read  TRL YAML (SFT, DPO, GRPO); job files in TOML, YAML or JSON"
+        "  read  TRL YAML (SFT, DPO, GRPO), verl and accelerate YAML; launch scripts of verl and TRL; "
+        "job files in TOML, YAML or JSON"
     )
 
 
@@ -130,8 +131,6 @@ def test_neither_says_what_is_read(tmp_path: Path):
             "LLaMA-Factory",
         ),
         ("base_model: m\nsequence_len: 512\ngradient_accumulation_steps: 2\n", "axolotl"),
-        ("distributed_type: FSDP\nmixed_precision: bf16\n", "accelerate"),
-        ("actor_rollout_ref: {model: {path: m}}\n", "verl"),
     ],
 )
 def test_other_frameworks_do_not_pass_for_trl(tmp_path: Path, content: str, framework: str):

@@ -80,4 +80,4 @@ def test_native_keys():
         "gradient_checkpointing_kwargs": {"every_n_layers": 2, "use_reentrant": False}
     }
     assert native_keys("trl", {"tp": 2, "weights_dtype": "fp8"}) == {}
-    assert native_keys("verl==0.9.1", {"micro_batch": 2}) == {}
+    assert native_keys("transformers==5.24.0", {"micro_batch": 2}) == {}

@@ -1,19 +1,12 @@
-"""Generation with Hugging Face's `generate`: the prompt in one pass, then token by token."""
+"""Generation with Hugging Face's `generate`."""
 
 from __future__ import annotations
 
-from vramcast.algorithms.table import LOAD, Algorithm, Instant, Phase
+from vramcast.algorithms.table import LOAD, Algorithm, generation
 
 INFERENCE = Algorithm(
-    "inference",
-    "generate text: prefill the prompt, then decode",
-    ("policy",),
-    (
-        LOAD,
-        Phase(
-            "generate",
-            (Instant("prefill", {"policy": "generate"}), Instant("decode", {"policy": "generate"})),
-            when=("steady",),
-        ),
-    ),
+    name="inference",
+    about="generate text: prefill the prompt, then decode",
+    roles=lambda modes: ("policy",),
+    phases=lambda modes: (LOAD, generation("policy", when=("steady",))),
 )

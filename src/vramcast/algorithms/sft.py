@@ -4,5 +4,9 @@ from __future__ import annotations
 
 from vramcast.algorithms.table import LOAD, Algorithm, training
 
-SFT = Algorithm("sft", "learn from labelled text: one model, forward, loss, backward, step", ("policy",),
-                (LOAD, *training("policy")))  # fmt: skip
+SFT = Algorithm(
+    name="sft",
+    about="learn from labelled text: one model, forward, loss, backward, step",
+    roles=lambda modes: ("policy",),
+    phases=lambda modes: (LOAD, *training("policy", modes)),
+)

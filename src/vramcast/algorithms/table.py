@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 State: TypeAlias = Literal["absent", "rest", "held", "infer", "generate", "forward", "loss", "backward", "step"]
 When: TypeAlias = Literal["first", "steady"]
+
+
+class Modes(Struct, frozen=True, kw_only=True):
+    """The choices of a job that decide which roles and phases an algorithm has."""
+
+    reference: str = "none"
+    engine: str = "none"
+    """whose engine generates: none, hf (the trained model itself), or an engine of its own"""
+    sharded: bool = False
+    old_logprobs: bool = False
+    """the trainer recomputes log-probabilities under the policy that generated"""
 
 
 class Instant(Struct, frozen=True):
@@ -26,25 +38,39 @@ class Phase(Struct, frozen=True):
 
 
 class Algorithm(Struct, frozen=True):
-    """Phases in their order. `about` is the manual's sentence."""
+    """Phases in their order. `about` is the manual's sentence; `roles` and `phases` follow from a job's modes."""
 
     name: str
     about: str
-    roles: tuple[str, ...]
-    phases: tuple[Phase, ...]
+    roles: Callable[[Modes], tuple[str, ...]]
+    phases: Callable[[Modes], tuple[Phase, ...]]
 
 
-LOAD = Phase("load", (Instant("built", {}),), when=("first",))
+LOAD = Phase("load", (Instant("built", {"rollout": "absent"}),), when=("first",))
 
 
-def training(role: str) -> tuple[Phase, ...]:
-    """Forward, loss, backward and step of one role."""
+def training(role: str, modes: Modes) -> tuple[Phase, ...]:
+    """Forward, loss, backward and step of one role. FSDP's first block is a moment of its own: the root unit is there
+    twice."""
+    blocks = ("first block", "last block") if modes.sharded else ("last block",)
     return (
-        Phase("forward", (Instant("last block", {role: "forward"}),)),
+        Phase("forward", tuple(Instant(name, {role: "forward"}) for name in blocks)),
         Phase("loss", (Instant("head", {role: "loss"}),)),
         Phase(
             "backward",
             tuple(Instant(name, {role: "backward"}) for name in ("loss", "first block", "last block", "embedding")),
         ),
         Phase("step", (Instant("update", {role: "step"}),)),
+    )
+
+
+def scoring(name: str, role: str) -> Phase:
+    """A forward-only pass of one role."""
+    return Phase(name, tuple(Instant(instant, {role: "infer"}) for instant in ("last block", "head")))
+
+
+def generation(role: str, when: tuple[When, ...] = ("first", "steady")) -> Phase:
+    """Generation with the model's own code: the prompts in one pass, then token by token."""
+    return Phase(
+        "generate", tuple(Instant(name, {role: "generate"}) for name in ("prefill", "first token", "decode")), when
     )

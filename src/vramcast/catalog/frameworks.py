@@ -16,7 +16,7 @@ import msgspec
 
 from vramcast.errors import Refused, near, refuse
 from vramcast.types.job import Fact, Origin
-from vramcast.types.paths import PATHS, Value, read_value
+from vramcast.types.paths import PATHS, Value, find, read_value
 from vramcast.types.recipe import Recipe
 
 _FOLDER = os.path.join(os.path.dirname(__file__), "frameworks")
@@ -161,7 +161,7 @@ def _holds(row: Row, key: _Key, values: Mapping[str, Any]) -> bool:
 
 
 def _fact(name: str, version: str, row: Default) -> Fact:
-    value = read_value(PATHS[row.path], row.value)
+    value = read_value(find(row.path)[1], row.value)
     return Fact(row.path, value, Origin(f"{name} {version} default ({row.source})"))
 
 

@@ -6,9 +6,11 @@ from msgspec import structs
 
 from vramcast import PREDICTIONS, __version__
 from vramcast.catalog.gpus import gpus
+from vramcast.estimate.host import nodes
+from vramcast.estimate.pools import Pool, describe
 from vramcast.estimate.resolve import Resolved, resolve
 from vramcast.estimate.texts import Texts
-from vramcast.estimate.timeline import timeline
+from vramcast.estimate.timeline import demand, roles_of, timeline
 from vramcast.types.job import Fact, Origin, Understanding
 from vramcast.types.result import SCHEMA, Card, Forecast, Group, Peak, PhaseBytes, Verdict
 
@@ -22,38 +24,57 @@ def forecast(said: Understanding, *, texts: bool = False) -> Forecast:
         Refused: with every mistake of the job.
     """
     job = resolve(said)
-    phases = timeline(job)
+    phases, pool = timeline(job)
     if texts:
         writer = Texts(job)
         phases = [writer.write(phase) for phase in phases]
     capacity = job.gpu.total_bytes.value - job.settings.busy_bytes if job.card_named else None
     group = Group(
         name="all",
-        roles=["policy"],
+        roles=list(roles_of(job)),
         gpu=job.gpu.id if job.card_named else None,
         gpus=job.settings.gpus,
         capacity_bytes=capacity,
         phases=phases,
-        engines=[],
+        engines=[describe(job, pool, phases)] if pool is not None else [],
     )
-    peak = _peak(group)
+    peak = _peak(group, pool)
     return Forecast(
         schema=SCHEMA,
         version=__version__,
         predictions=PREDICTIONS,
-        verdict=judge(peak) if capacity is not None else None,
+        verdict=_verdict(peak, pool) if capacity is not None else None,
         job=job.job.to_file(),
         peak=peak,
         groups=[group],
-        nodes=[],
+        nodes=nodes(job),
         cards=[] if job.card_named else _cards(said),
         assumptions=job.assumptions,
         unread=job.unread,
         ignored=job.ignored,
         ineffective=job.ineffective,
-        warnings=job.warnings,
+        warnings=[*job.warnings, *_pool_warnings(job, pool, group)],
         levers=[],
     )
+
+
+def _verdict(peak: Peak, pool: Pool | None) -> Verdict:
+    """An engine whose share cannot hold one sequence does not start."""
+    if pool is not None and pool.high < pool.least:
+        return "does_not_fit"
+    return judge(peak)
+
+
+def _pool_warnings(job: Resolved, pool: Pool | None, group: Group) -> list[str]:
+    if pool is None or pool.kv >= pool.least:
+        return []
+    engine = group.engines[0]
+    length = pool.least // pool.per_token
+    lowest = f"; raise engine.fraction to {engine.fraction_low}" if engine.fraction_low else ""
+    return [
+        f"the engine's pool holds {engine.kv_tokens:,} tokens, less than one sequence of {length:,}"
+        f"{lowest} or lower engine.max_len: it will not start"
+    ]
 
 
 def judge(peak: Peak) -> Verdict:
@@ -64,14 +85,17 @@ def judge(peak: Peak) -> Verdict:
     return "does_not_fit" if peak.low_bytes > peak.capacity_bytes else "tight"
 
 
-def _peak(group: Group) -> Peak:
-    worst = max(group.phases, key=lambda phase: phase.bytes)
+def _peak(group: Group, pool: Pool | None) -> Peak:
+    demands = [demand(phase, pool) for phase in group.phases]
+    extra = [need - phase.bytes for need, phase in zip(demands, group.phases, strict=True)]
+    index = max(range(len(demands)), key=demands.__getitem__)
+    worst = group.phases[index]
     return Peak(
-        bytes=worst.bytes,
-        low_bytes=max(phase.low_bytes for phase in group.phases),
-        high_bytes=max(phase.high_bytes for phase in group.phases),
+        bytes=demands[index],
+        low_bytes=max(phase.low_bytes + more for phase, more in zip(group.phases, extra, strict=True)),
+        high_bytes=max(phase.high_bytes + more for phase, more in zip(group.phases, extra, strict=True)),
         capacity_bytes=group.capacity_bytes,
-        margin_bytes=None if group.capacity_bytes is None else group.capacity_bytes - worst.bytes,
+        margin_bytes=None if group.capacity_bytes is None else group.capacity_bytes - demands[index],
         resource="gpu",
         group=group.name,
         phase=worst.name,

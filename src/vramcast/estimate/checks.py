@@ -25,9 +25,18 @@ def check(
         return str(facts[path].origin) if path in facts else "vramcast default"
 
     contradicted: set[str] = set()
-    if int(arch.dims.heads) % settings.tp:
-        _does_not_divide("tp", settings.tp, "heads", int(arch.dims.heads), origin("tp"), arch, mistakes)
-        contradicted.add("tp")
+    heads = int(arch.dims.heads)
+    for path, ranks in (("tp", settings.tp), ("engine.tp", settings.engine_tp)):
+        if heads % ranks:
+            _does_not_divide(path, ranks, "heads", heads, origin(path), f"{arch.name} config.json", mistakes)
+            contradicted.add(path)
+    if settings.gpus > 1 and settings.algorithm == "inference":
+        mistakes.add("inference on several GPUs is not modelled yet", **{"from": origin("gpus"), "allowed": "1"})
+    if settings.gpus % (settings.shard_size or 1):
+        _does_not_divide("shard_size", settings.shard_size or 1, "gpus", settings.gpus, origin("shard_size"),
+                         origin("gpus"), mistakes)  # fmt: skip
+    if settings.algorithm == "grpo":
+        _check_group(settings, origin, mistakes)
     _check_lora(settings, arch, origin, mistakes)
     if settings.algorithm in ("sft", "pretrain") and settings.tuning == "frozen":
         mistakes.add("tuning = frozen leaves nothing to train", **{"from": origin("tuning"), "allowed": "full, lora"})
@@ -44,7 +53,7 @@ def _does_not_divide(path: str, ranks: int, what: str, whole: int, origin: str, 
     allowed = ", ".join(str(number) for number in range(1, whole + 1) if whole % number == 0)
     mistakes.add(
         f"{path} = {ranks} does not divide {what} = {whole}",
-        **{path: origin, what: f"{arch.name} config.json", "allowed": allowed},
+        **{path: origin, what: whole_origin, "allowed": allowed},
     )
 
 
@@ -70,4 +79,35 @@ def _check_lengths(settings: Settings, origin: Callable[[str], str], mistakes: M
         mistakes.add(
             f"prompt_len = {settings.prompt_len} is above seq_len = {settings.seq_len}",
             **{"prompt_len": origin("prompt_len"), "seq_len": origin("seq_len")},
+        )
+
+
+def _check_group(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    if settings.engine_kind == "vllm" and settings.gpus % settings.engine_tp:
+        _does_not_divide(
+            "engine.tp", settings.engine_tp, "gpus", settings.gpus, origin("engine.tp"), origin("gpus"), mistakes
+        )
+    if settings.engine_kind == "vllm" and settings.engine_fraction is None and settings.engine_kv_bytes is None:
+        mistakes.add("engine.fraction is not known", help="--set engine.fraction=0.5")
+    if settings.prompts_per_step is None:
+        batch = settings.micro_batch * settings.accumulation * settings.gpus
+        if batch % settings.group:
+            mistakes.add(
+                f"group = {settings.group} does not divide the batch of {batch} responses",
+                **{
+                    "group": origin("group"),
+                    "batch": f"micro_batch {settings.micro_batch} × accumulation {settings.accumulation} "
+                    f"× gpus {settings.gpus}",
+                    "help": "change one of the three so that their product is a multiple of the group",
+                },
+            )
+    elif settings.prompts_per_step * settings.group % settings.gpus:
+        responses = settings.prompts_per_step * settings.group
+        mistakes.add(
+            f"gpus = {settings.gpus} does not divide the {responses} responses of a rollout",
+            **{
+                "gpus": origin("gpus"),
+                "batch": f"prompts_per_step {settings.prompts_per_step} × group {settings.group}",
+                "help": "every GPU takes the same number of responses",
+            },
         )

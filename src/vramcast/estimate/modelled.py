@@ -18,9 +18,17 @@ _TRAINING = (
     "accumulation", "seq_len", "packing", "padding", "labelled_frac", "attention", "recompute", "recompute.reentrant",
     "loss", "gpus", "lora.rank", "lora.targets", "lora.dtype", "lora.dropout", "framework", "algorithm",
 )  # fmt: skip
+_GROUP = (
+    "group", "prompts_per_step", "mini_batch", "prompt_len", "response_len", "logprob.micro_batch", "token_budget",
+    "logprob.token_budget", "shard", "shard_size", "wrap", "offload.weights", "offload.optimizer", "reference.kind",
+    "reference.offload.weights", "reference.weights_dtype", "reward.kind", "engine.kind", "engine.process",
+    "engine.fraction", "engine.tp", "engine.dtype", "engine.max_seqs", "engine.max_batched_tokens", "engine.max_len",
+    "engine.eager", "engine.sleep", "engine.sync_bucket_bytes",
+)  # fmt: skip
 USED: dict[str, tuple[str, ...]] = {
-    "sft": _TRAINING,
-    "pretrain": _TRAINING,
+    "sft": (*_TRAINING, "shard", "wrap"),
+    "pretrain": (*_TRAINING, "shard", "wrap"),
+    "grpo": (*_TRAINING, *_GROUP),
     "inference": (
         "framework", "algorithm", "weights_dtype", "micro_batch", "seq_len", "prompt_len", "attention", "engine.kind",
         "gpus",
@@ -34,7 +42,11 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
         (
             "framework", "model", "lora.rank", "lora.targets", "lora.dropout", "micro_batch", "accumulation", "seq_len",
             "prompt_len", "response_len", "packing", "padding", "labelled_frac", "autocast", "optimizer.impl",
-            "recompute.reentrant", "gpu", "gpus_per_node", "busy_bytes", "allocator", "host_bytes", "grpo.variant",
+            "recompute.reentrant", "gpu", "gpus", "gpus_per_node", "busy_bytes", "allocator", "host_bytes", "grpo.variant",
+            "group", "prompts_per_step", "mini_batch", "token_budget", "logprob.micro_batch", "logprob.token_budget",
+            "shard_size", "engine.version", "engine.fraction", "engine.kv_bytes", "engine.tp", "engine.max_seqs",
+            "engine.max_batched_tokens", "engine.max_len", "engine.eager", "engine.sleep", "engine.count",
+            "engine.sync_bucket_bytes",
         ),
         _ANY,
     ),
@@ -48,7 +60,16 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
     "attention": (None, "flash", "efficient"),
     "recompute": ("none", "full"),
     "loss": ("full", "fused"),
-    "engine.kind": ("none", "hf"),
+    "shard": ("none", "fsdp1", "fsdp2"),
+    "wrap": ("block", "none"),
+    "offload.weights": ("none", "cpu"),
+    "offload.optimizer": ("none", "cpu"),
+    "reference.kind": ("none", "copy", "adapter_off"),
+    "reward.kind": ("none", "rules"),
+    "engine.kind": ("none", "hf", "vllm"),
+    "engine.process": ("trainer", "own"),
+    "engine.dtype": ("bf16", "fp16", "fp32"),
+    "engine.kv_dtype": (None, "bf16", "fp16", "fp32"),
 }  # fmt: skip
 """Values that are modelled, by path; a path that is missing here is modelled at its default only."""
 
@@ -64,7 +85,7 @@ def not_modelled(
     """Refuse what the user set, warn of what a framework set."""
     for name, fact in filled.items():
         role, path = find(name)
-        if is_modelled(path.name, fact.value) and not role:
+        if is_modelled(path.name, fact.value) and role in ("", "policy", "reference"):
             continue
         text = f"{name} = {_shown(fact.value)} is not modelled yet"
         if name in asked:
@@ -88,6 +109,7 @@ _OF_TRAINING = (
     "optimizer", "accumulation", "recompute", "loss", "tuning", "labelled_frac", "state_dtype", "autocast", "packing",
     "padding", "lora",
 )  # fmt: skip
+_OF_GROUPS = ("group", "prompts_per_step", "mini_batch", "grpo.variant")
 _RULES: tuple[tuple[Callable[[str], bool], Callable[[Settings], bool], str], ...] = (
     (lambda path: path.startswith("lora."), lambda job: job.tuning != "lora", _WITHOUT_LORA),
     (
@@ -96,17 +118,33 @@ _RULES: tuple[tuple[Callable[[str], bool], Callable[[Settings], bool], str], ...
         _NO_TRAINING,
     ),
     (
-        lambda path: path.startswith("engine."),
-        lambda job: job.algorithm != "inference",
+        lambda path: path.startswith("engine.") or path in ("prompt_len", "response_len"),
+        lambda job: job.algorithm not in ("inference", "grpo"),
         "this algorithm does not generate",
     ),
     (
-        lambda path: path in ("prompt_len", "response_len", "group", "prompts_per_step", "grpo.variant"),
-        lambda job: job.algorithm != "inference",
-        "this algorithm does not generate",
+        lambda path: path.startswith("engine.") and path != "engine.kind",
+        lambda job: job.engine_kind != "vllm",
+        "only with engine.kind=vllm",
     ),
-    (lambda path: path in ("host_bytes", "gpus_per_node"), lambda job: True, "nothing of this job is on the host"),
+    (
+        lambda path: path in _OF_GROUPS or path.startswith(("logprob.", "reference.", "reward.")),
+        lambda job: job.algorithm != "grpo",
+        "only with algorithm=grpo",
+    ),
+    (
+        lambda path: path.startswith("reference.") and path != "reference.kind",
+        lambda job: job.reference_kind != "copy",
+        "only with reference.kind=copy",
+    ),
+    (lambda path: path in ("shard", "shard_size", "wrap"), lambda job: job.gpus == 1, "only with several GPUs"),
+    (lambda path: path in ("shard_size", "wrap"), lambda job: job.shard == "none", "only with shard=fsdp1 or fsdp2"),
+    (lambda path: path == "host_bytes", lambda job: not _uses_host(job), "nothing of this job is on the host"),
 )  # fmt: skip
+
+
+def _uses_host(job: Settings) -> bool:
+    return "cpu" in (job.offload_weights, job.offload_optimizer) or job.engine_sleep == "1"
 
 
 def ineffective(asked: Mapping[str, Fact], settings: Settings) -> list[Ineffective]:
@@ -115,7 +153,7 @@ def ineffective(asked: Mapping[str, Fact], settings: Settings) -> list[Ineffecti
     return [
         Ineffective(name, fact.value, why)
         for name, fact in changed
-        if (why := without_effect(find(name)[1].name, settings))
+        if (why := without_effect(name, settings))
     ]
 
 

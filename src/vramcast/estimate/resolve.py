@@ -11,6 +11,7 @@ from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
 from vramcast.catalog.models import model_config
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.estimate.checks import check
+from vramcast.estimate.derive import derived
 from vramcast.estimate.modelled import USED, ineffective, not_modelled, without_effect
 from vramcast.models.arch import Arch
 from vramcast.models.build import build_arch
@@ -68,7 +69,7 @@ def resolve(said: Understanding) -> Resolved:
     filled, warnings = _with_framework(asked, framework)
     contradicted: set[str] = set()
     if arch is not None:
-        filled = _derived(filled, arch, gpu)
+        filled = derived(filled, arch, gpu)
         contradicted = check(settings_of(_values(filled)), arch, filled, gpu, warnings, mistakes)
     not_modelled(asked, {path: fact for path, fact in filled.items() if path not in contradicted}, warnings, mistakes)
     mistakes.done()
@@ -131,27 +132,6 @@ def _arch(asked: Mapping[str, Fact]) -> Arch:
         raise refuse("no model given", **{"from": str(fact.origin)})
     row = model_config(fact.value)
     return build_arch(row.id, row.config, row.source if row.params is None else row.id)
-
-
-def _derived(filled: dict[str, Fact], arch: Arch, gpu: Gpu | None) -> dict[str, Fact]:
-    """Values that follow from the card and the model."""
-    derived = dict(filled)
-    if _value(filled, "attention") is None:
-        flash = gpu is None or gpu.has_bf16
-        derived["attention"] = Fact(
-            "attention",
-            "flash" if flash else "efficient",
-            Origin("torch's choice on sm_80 and newer" if flash else "torch's choice before sm_80"),
-        )
-    if _value(filled, "tuning") == "lora" and not _value(filled, "lora.targets"):
-        derived["lora.targets"] = Fact(
-            "lora.targets", list(arch.default_targets), Origin(f"PEFT's targets for {arch.model_type}")
-        )
-    return derived
-
-
-def _value(facts: Mapping[str, Fact], path: str) -> Value:
-    return facts[path].value if path in facts else PATHS[path].default
 
 
 def _complete(settings: Settings) -> dict[str, Value]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import structs
 
 from vramcast.algorithms.table import Instant, Phase, When
+from vramcast.estimate.lengths import generated_sequences, prompt_len, scored_len, total_len
 from vramcast.estimate.resolve import Resolved
+from vramcast.estimate.rollout import engine_seat
 from vramcast.memory.seat import Seat, named
 from vramcast.types.settings import Settings
-from vramcast.units import PPM, ppm
 
 
 class Seats:
@@ -18,84 +21,127 @@ class Seats:
     def __init__(self, job: Resolved, role: str, *, names: bool = False) -> None:
         self.role = role
         self.names = names
+        self.job = job
         self.settings = job.role(role)
-        self.base = _base(job, role, self.settings)
-        self.memos: dict[tuple[object, ...], dict[str, object]] = {}
+        base = _model_seat(job, role, self.settings)
+        self.base = engine_seat(job, base) if role == "rollout" else base
+        self.memos: dict[tuple[object, ...], dict[str, Any]] = {}
 
     def seat(self, phase: Phase, instant: Instant, when: When) -> Seat:
         """The seat at an instant; the role rests when the table does not name it."""
         state = instant.states.get(self.role, "rest")
-        work = self._work(instant.name)
-        memo = self.memos.setdefault(tuple(sorted(work.items())), {})
+        work = self._work(phase.name, state, instant.name)
+        records = self.base.trains and state in ("forward", "loss", "backward", "step")
+        memo = self.memos.setdefault((records, state == "generate", *sorted(work.items(), key=lambda pair: pair[0])), {})
         seat = structs.replace(
             self.base, state=state, phase=phase.name, instant=instant.name, when=when, memo=memo, **work
         )
         return named(seat) if self.names else seat
 
-    def _work(self, instant: str) -> dict[str, int]:
-        """Sizes of this phase: generation reads a prompt, then single tokens."""
-        total, prompt = _lengths(self.settings)
+    def _work(self, phase: str, state: str, instant: str) -> dict[str, Any]:
+        """Sizes of this phase: a forward-only pass has its own micro-batch; generation reads prompts, then tokens."""
+        if self.base.engine is not None:
+            return {}
+        if state == "infer":
+            sequences, length = _tokens(self.settings, scores=True)
+            return {"sequences": sequences, "seq_len": length, **_adapters_off(phase)}
+        if state != "generate":
+            return {}
+        total, prompt = total_len(self.settings), prompt_len(self.settings)
+        sequences = {"sequences": generated_sequences(self.settings)}
         if instant == "decode":
-            return {"seq_len": 1, "cached_len": total}
-        if instant == "prefill":
-            return {"seq_len": prompt, "cached_len": prompt}
-        return {}
+            return {**sequences, "seq_len": 1, "cached_len": total}
+        return {**sequences, "seq_len": prompt, "cached_len": prompt}
 
 
-def _lengths(settings: Settings) -> tuple[int, int]:
-    """(all tokens of a sequence, those of its prompt). Without a prompt length all tokens are read at once."""
-    if settings.prompt_len and settings.response_len:
-        return settings.prompt_len + settings.response_len, settings.prompt_len
-    if settings.response_len:
-        return settings.seq_len, max(settings.seq_len - settings.response_len, 1)
-    return settings.seq_len, settings.prompt_len or settings.seq_len
+def _adapters_off(phase: str) -> dict[str, Any]:
+    return {"targets": frozenset[str]()} if phase == "score.reference" else {}
 
 
-def _base(job: Resolved, role: str, settings: Settings) -> Seat:
-    trains = settings.algorithm != "inference"
+def _tokens(settings: Settings, *, scores: bool) -> tuple[int, int]:
+    """(sequences, tokens of each) of a micro-batch. A token budget is one packed row, at least the longest sequence."""
+    budget = (settings.logprob_token_budget or settings.token_budget) if scores else settings.token_budget
+    length = total_len(settings)
+    if budget:
+        return 1, max(budget, length)
+    micro = (settings.logprob_micro_batch or settings.micro_batch) if scores else settings.micro_batch
+    return micro, length
+
+
+def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
+    """A seat of a model that the trainer runs itself."""
+    trains = settings.algorithm != "inference" and role == "policy"
+    lora = settings.tuning == "lora" and settings.algorithm != "inference" and role == "policy"
     fused = settings.loss == "fused"
+    sharded = settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1
+    mixed = settings.compute_dtype if settings.autocast or sharded else settings.weights_dtype
+    param_dtype = mixed if sharded else settings.weights_dtype
+    sequences, length = _tokens(settings, scores=False)
     return Seat(
         role=role,
         state="rest",
         phase="",
         instant="",
         when="first",
+        leads=role == "policy",
         arch=job.arch,
         gpu=job.gpu,
-        sequences=settings.micro_batch,
-        seq_len=settings.seq_len,
-        scored_len=_scored(settings) if fused else settings.seq_len,
-        labels_unknown=settings.labelled_frac is None,
-        lora_rank=settings.lora_rank,
-        tuning="frozen" if not trains else ("lora" if settings.tuning == "lora" else "full"),
-        weights_dtype=settings.weights_dtype,
-        compute_dtype=settings.compute_dtype if settings.autocast else settings.weights_dtype,
-        autocast=settings.autocast and trains,
+        sequences=sequences,
+        seq_len=length,
+        scored_len=scored_len(settings, job.recipe) if fused else length,
+        labels_unknown=settings.labelled_frac is None and settings.algorithm != "grpo",
+        lora_rank=settings.lora_rank if lora else 0,
+        ranks=(settings.shard_size or settings.gpus) if sharded else 1,
+        gpus=settings.gpus,
+        sync_bucket=settings.engine_sync_bucket_bytes or 0,
+        tuning="frozen" if not trains else ("lora" if lora else "full"),
+        weights_dtype=_stored_dtype(job, settings, trains=trains and not lora),
+        param_dtype=param_dtype,
+        compute_dtype=mixed,
+        autocast=settings.autocast and settings.algorithm != "inference",
         state_dtype=settings.state_dtype or "",
-        adapter_dtype=settings.lora_dtype,
+        adapter_dtype="fp32" if sharded and job.recipe.upcasts_trainable else settings.lora_dtype,
+        adapter_param_dtype=param_dtype if sharded else settings.lora_dtype,
         adapter_dropout=settings.lora_dropout > 0,
-        targets=_targets(job, settings),
+        targets=_targets(job, settings) if lora else frozenset(),
         optimizer=settings.optimizer,
         optimizer_impl=settings.optimizer_impl,
         accumulates=trains and settings.accumulation > 1,
+        shard=_shard(settings),
+        whole_unit=settings.wrap == "none",
+        reshards=settings.reshard,
+        syncs=job.recipe.syncs_gradients,
+        reduce_dtype="fp32" if job.recipe.reduce_fp32 else mixed,
+        communicates=settings.gpus > 1,
+        offloads=_offloads(settings, role),
+        streams=role != "policy" and settings.offload_weights == "cpu" and sharded,
         recompute="full" if settings.recompute == "full" and trains else "none",
         reentrant=settings.recompute_reentrant,
         loss="fused" if fused else "full",
         attention=settings.attention or "flash",
-        caches=not trains,
+        caches=settings.algorithm == "inference" or settings.engine_kind == "hf",
         recipe=job.recipe,
         expandable="expandable_segments:true" in settings.allocator.lower().replace(" ", ""),
     )
 
 
-def _scored(settings: Settings) -> int:
-    """Tokens of a sequence with a label: the first one never has any, the rest by `labelled_frac`."""
-    share = ppm(round(settings.labelled_frac, 6)) if settings.labelled_frac is not None else PPM
-    return max(-(-(settings.seq_len - 1) * share // PPM), 1)
+def _stored_dtype(job: Resolved, settings: Settings, *, trains: bool) -> str:
+    """Accelerate keeps what trains in fp32 under FSDP's mixed precision, whatever it was loaded in."""
+    upcast = trains and job.recipe.upcasts_trainable and settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1
+    return "fp32" if upcast else settings.weights_dtype
+
+
+def _shard(settings: Settings) -> Any:
+    if settings.gpus == 1:
+        return "none"
+    return "ddp" if settings.shard == "none" else settings.shard
+
+
+def _offloads(settings: Settings, role: str) -> frozenset[str]:
+    offloaded = {"weights": settings.offload_weights, "optimizer": settings.offload_optimizer}
+    return frozenset(what for what, home in offloaded.items() if home != "none")
 
 
 def _targets(job: Resolved, settings: Settings) -> frozenset[str]:
-    if settings.tuning != "lora" or settings.algorithm == "inference":
-        return frozenset()
-    named = settings.lora_targets or list(job.arch.default_targets)
-    return frozenset(job.arch.linears) if "all-linear" in named else frozenset(named)
+    targets = settings.lora_targets or list(job.arch.default_targets)
+    return frozenset(job.arch.linears) if "all-linear" in targets else frozenset(targets)

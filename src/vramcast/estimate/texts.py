@@ -6,7 +6,7 @@ from msgspec import structs
 
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.seats import Seats
-from vramcast.estimate.timeline import algorithm_of, moments
+from vramcast.estimate.timeline import moments, roles_of
 from vramcast.memory.term import TERMS, explain
 from vramcast.num import Named
 from vramcast.types.result import PhaseBytes, TermBytes
@@ -16,12 +16,13 @@ class Texts:
     """The job read once more with named sizes."""
 
     def __init__(self, job: Resolved) -> None:
-        algorithm = algorithm_of(job)
-        self.moments = list(moments(algorithm))
-        self.seats = {role: Seats(job, role, names=True) for role in algorithm.roles}
+        self.moments = list(moments(job))
+        self.seats = {role: Seats(job, role, names=True) for role in roles_of(job)}
 
     def formula(self, phase: PhaseBytes, term: TermBytes) -> Named | None:
         """A term's bytes at an instant as a formula with its levels; None for a measured constant."""
+        if term.name not in TERMS:
+            return None
         at = (phase.name, phase.instant, phase.when)
         moment = next(moment for moment in self.moments if (moment[0].name, moment[1].name, moment[2]) == at)
         return explain(TERMS[term.name], self.seats[term.role].seat(*moment))
@@ -31,6 +32,8 @@ class Texts:
         return structs.replace(phase, terms=[self._write(phase, term) for term in phase.terms])
 
     def _write(self, phase: PhaseBytes, term: TermBytes) -> TermBytes:
+        if term.formula:  # a pool is sized from the card, and brings its own text
+            return term
         text = self.formula(phase, term)
         if text is None:
             return structs.replace(term, formula="measured", figures=f"{term.bytes:,}")

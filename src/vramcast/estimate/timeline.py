@@ -1,72 +1,111 @@
-"""The timeline: bytes by group, phase, instant and rank, as sums of named terms."""
+"""The timeline: bytes by phase, instant and process, as sums of named terms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from msgspec import structs
 
 from vramcast.algorithms import ALGORITHMS
-from vramcast.algorithms.table import Algorithm, Instant, Phase, When
+from vramcast.algorithms.table import Algorithm, Instant, Modes, Phase, When
+from vramcast.estimate.pools import KV, Pool, holds_pool, pool_term, size_pool
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.seats import Seats
 from vramcast.memory import terms as _declared
+from vramcast.memory.seat import Seat
 from vramcast.memory.term import Reading, read
 from vramcast.types.result import PhaseBytes, ProcessBytes, TermBytes
-
-TRAINER = "trainer"
 
 assert _declared  # importing the package declares the terms
 
 
-def algorithm_of(job: Resolved) -> Algorithm:
+class Timeline(NamedTuple):
+    """Every instant, and the engine's pool if the job has one."""
+
+    phases: list[PhaseBytes]
+    pool: Pool | None
+
+
+class Moment(NamedTuple):
+    """A phase, one of its instants, and the run of the loop."""
+
+    phase: Phase
+    instant: Instant
+    when: When
+
+
+def modes_of(job: Resolved) -> Modes:
+    """The choices that decide which roles and phases there are."""
+    settings = job.settings
+    return Modes(
+        reference=settings.reference_kind,
+        engine=settings.engine_kind,
+        sharded=settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1,
+        old_logprobs=job.recipe.old_logprobs and settings.engine_kind != "hf",
+    )
+
+
+def roles_of(job: Resolved) -> tuple[str, ...]:
+    """The roles that hold GPU memory."""
+    return _algorithm(job).roles(modes_of(job))
+
+
+def moments(job: Resolved) -> Iterator[Moment]:
+    """All moments in the order they happen: the first run of the loop, then a later one."""
+    phases = _algorithm(job).phases(modes_of(job))
+    runs: tuple[When, When] = ("first", "steady")
+    for when in runs:
+        for phase in phases:
+            if when in phase.when:
+                yield from (Moment(phase, instant, when) for instant in phase.instants)
+
+
+def _algorithm(job: Resolved) -> Algorithm:
     """The phase table; pre-training is supervised training to memory."""
     name = job.settings.algorithm
     return ALGORITHMS["sft" if name == "pretrain" else name]
 
 
-def timeline(job: Resolved) -> list[PhaseBytes]:
-    """Every instant of the first run of the loop and of a later one, on one GPU."""
-    algorithm = algorithm_of(job)
-    makers = [Seats(job, role) for role in algorithm.roles]
-    phases = [_phase(makers, phase, instant, when) for phase, instant, when in moments(algorithm)]
-    return _with_kept_blocks(phases, expandable=makers[0].base.expandable)
+def timeline(job: Resolved) -> Timeline:
+    """Every instant of the first run of the loop and of a later one, on one of its GPUs."""
+    makers = [Seats(job, role) for role in roles_of(job)]
+    pool: Pool | None = None
+    phases: list[PhaseBytes] = []
+    for moment in moments(job):
+        seats = [maker.seat(*moment) for maker in makers]
+        readings = [(seat, read(seat)) for seat in seats]
+        for seat, found in readings:
+            if moment.phase.name == "engine.start" and seat.engine is not None:
+                pool = size_pool(job, seat, found)
+        phases.append(_phase(moment, readings, pool))
+    return Timeline(_with_kept_blocks(phases, expandable=makers[0].base.expandable), pool)
 
 
-def moments(algorithm: Algorithm) -> Iterator[tuple[Phase, Instant, When]]:
-    """(phase, instant, run) in the order they happen."""
-    runs: tuple[When, When] = ("first", "steady")
-    for when in runs:
-        for phase in algorithm.phases:
-            if when in phase.when:
-                for instant in phase.instants:
-                    yield phase, instant, when
-
-
-def _phase(makers: Iterable[Seats], phase: Phase, instant: Instant, when: When) -> PhaseBytes:
-    seats = [maker.seat(phase, instant, when) for maker in makers]
-    terms = [_term(reading, seat.role) for seat in seats for reading in read(seat)]
+def _phase(moment: Moment, readings: list[tuple[Seat, list[Reading]]], pool: Pool | None) -> PhaseBytes:
+    terms = [_term(reading, seat) for seat, found in readings for reading in found]
+    terms += [pool_term(pool, seat) for seat, _ in readings if pool is not None and holds_pool(seat)]
     terms.sort(key=lambda term: -term.bytes)
     return PhaseBytes(
-        name=phase.name,
-        instant=instant.name,
+        name=moment.phase.name,
+        instant=moment.instant.name,
         rank="all",
-        when=when,
-        states={seat.role: seat.state for seat in seats},
+        when=moment.when,
+        states={seat.role: seat.state for seat, _ in readings},
         bytes=sum(term.bytes for term in terms),
         low_bytes=sum(term.low_bytes for term in terms),
         high_bytes=sum(term.high_bytes for term in terms),
-        processes=[_process(TRAINER, terms)],
+        processes=[_process(name, terms) for name in dict.fromkeys(seat.process for seat, _ in readings)],
         terms=terms,
     )
 
 
-def _term(reading: Reading, role: str) -> TermBytes:
+def _term(reading: Reading, seat: Seat) -> TermBytes:
     entry = reading.term
     return TermBytes(
         name=entry.name,
-        role=role,
-        process=TRAINER,
+        role=seat.role,
+        process=seat.process,
         bytes=reading.point,
         low_bytes=reading.low,
         high_bytes=reading.high,
@@ -93,22 +132,33 @@ def _process(name: str, terms: list[TermBytes]) -> ProcessBytes:
 
 
 def _with_kept_blocks(phases: list[PhaseBytes], *, expandable: bool) -> list[PhaseBytes]:
-    """Raise the high value of `allocator.cached` by what an earlier instant left reserved.
+    """Raise the high value of the trainer's `allocator.cached` by what an earlier instant left reserved.
 
     The allocator keeps freed blocks (c10/cuda/CUDACachingAllocator.cpp); expandable segments keep at most 1 % more than
-    is allocated.
+    is allocated. Before an engine works the trainers call empty_cache, and nothing is kept.
     """
     reserved = 0
     result: list[PhaseBytes] = []
     for phase in phases:
         process = phase.processes[0]
-        reserved = max(reserved, process.reserved_bytes)
+        emptied = phase.states.get("rollout") in ("infer", "generate", "held")
+        reserved = process.reserved_bytes if emptied else max(reserved, process.reserved_bytes)
         kept = reserved - process.reserved_bytes
         if expandable:
             kept = min(kept, process.allocated_bytes // 100)
+        first = next((term for term in phase.terms if term.counter == "cached" and term.role == "policy"), None)
         terms = [
-            structs.replace(term, high_bytes=term.high_bytes + kept) if term.counter == "cached" else term
-            for term in phase.terms
+            structs.replace(term, high_bytes=term.high_bytes + kept) if term is first else term for term in phase.terms
         ]
-        result.append(structs.replace(phase, terms=terms, high_bytes=phase.high_bytes + kept))
+        result.append(structs.replace(phase, terms=terms, high_bytes=phase.high_bytes + kept * (first is not None)))
     return result
+
+
+def demand(phase: PhaseBytes, pool: Pool | None) -> int:
+    """Bytes the phase needs: all of it, and of a pool at least one sequence.
+
+    The engine checks at its start that its whole share is free (vllm/v1/worker/utils.py, request_memory), and wakes to
+    the same size, so the share counts whole even while nothing is in it.
+    """
+    held = next((term.bytes for term in phase.terms if term.name == KV), None)
+    return phase.bytes if held is None or pool is None else phase.bytes - held + max(held, pool.least)

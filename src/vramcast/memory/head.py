@@ -91,7 +91,26 @@ class Model(Attention):
         loss = tape.empty("loss", 1, 1, "fp32")
         tape.node(loss, [probabilities], [], lambda gradient: [tape.view(gradient)])
         self.drop(probabilities, hidden)
-        self.outputs = self._returned(logits)
+        self._return(logits)
+        return loss
+
+    def kernel_loss(self, hidden: Tensor) -> Tensor:
+        """Cross-entropy in one kernel: the logits stay in 16 bits and their gradient overwrites them.
+
+        Source: flash_attn/ops/triton/cross_entropy.py with inplace_backward, as verl calls it
+        (verl/utils/torch_functional.py, logprobs_from_logits).
+        """
+        tape = self.tape
+        self.scope("")
+        logits = self._logits(hidden)
+        self.drop(hidden)
+        log_sum = tape.empty("log-sum-exp of logits", logits.rows, 1, "fp32")
+        out = tape.empty("log-probabilities", logits.rows, 1, "fp32")
+        tape.node(out, [logits], [logits, log_sum], lambda gradient: [tape.view(logits)])
+        self.drop(logits, log_sum)
+        loss = tape.empty("loss", 1, 1, "fp32")
+        tape.node(loss, [out], [], lambda gradient: [tape.like(out, "log-probability gradient")])
+        self.drop(out)
         return loss
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -100,7 +119,7 @@ class Model(Attention):
         _mark_logits(logits)
         return logits
 
-    def _returned(self, logits: Tensor) -> Tensor | None:
+    def _return(self, logits: Tensor) -> None:
         """The logits in the model's output: converted to fp32 by accelerate under autocast, held or not by the
         caller."""
         recipe = self.seat.recipe
@@ -108,10 +127,8 @@ class Model(Attention):
             wide = self.tape.like(logits, "fp32 output logits", "fp32", "logits")
             self.drop(logits)
             logits = wide
-        if recipe.outputs_kept:
-            return logits
-        self.drop(logits)
-        return None
+        if not recipe.outputs_kept:
+            self.drop(logits)
 
     def fused_loss(self, hidden: Tensor) -> Tensor:
         """A fused head: log-probabilities of the labelled tokens from tiles of logits, never the whole matrix. Backward
@@ -147,7 +164,6 @@ class Model(Attention):
         loss = tape.empty("loss", 1, 1, "fp32")
         tape.node(loss, [out], [], lambda gradient: [tape.like(out, "log-probability gradient")])
         self.drop(out)
-        self.outputs = None
         return loss
 
     def _rounded(self, wide: Tensor, dtype: str, kind: str) -> Tensor:

@@ -71,12 +71,12 @@ class Linears(Eager):
         """
         tape, seat = self.tape, self.seat
         base = self._product(name, x, inputs, outputs, bias, self.weights_dtype, False)
-        wide = self.cast(x, seat.adapter_dtype, f"{name} adapter input")
+        wide = self.cast(x, seat.adapter_param_dtype, f"{name} adapter input")
         dropped = self._dropout(wide, name) if seat.adapter_dropout else self._alias(wide)
-        trains = seat.trains
-        down = self._product(f"{name}.lora_A", dropped, inputs, seat.lora_rank, False, seat.adapter_dtype, trains)
+        trains = seat.records
+        down = self._product(f"{name}.lora_A", dropped, inputs, seat.lora_rank, False, seat.adapter_param_dtype, trains)
         self.drop(dropped)
-        up = self._product(f"{name}.lora_B", down, seat.lora_rank, outputs, False, seat.adapter_dtype, trains)
+        up = self._product(f"{name}.lora_B", down, seat.lora_rank, outputs, False, seat.adapter_param_dtype, trains)
         self.drop(down)
         scaled = tape.like(up, f"{name} adapter output")
         tape.node(scaled, [up], [], lambda gradient: [tape.like(up, f"{name} scaling gradient")])

@@ -17,8 +17,8 @@ class Eager:
     def __init__(self, tape: Tape, seat: Seat) -> None:
         self.tape = tape
         self.seat = seat
-        self.weights_dtype = seat.weights_dtype
-        self.base_trains = seat.tuning == "full" and seat.trains
+        self.weights_dtype = seat.param_dtype
+        self.base_trains = seat.tuning == "full" and seat.records
 
     def scope(self, module: str) -> None:
         """Names what follows after the module it belongs to."""

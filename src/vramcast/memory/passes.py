@@ -61,12 +61,12 @@ class EndPass(NamedTuple):
 
 def block_pass(seat: Seat) -> BlockPass:
     """One block of the seat's architecture, forward and, if the seat trains, backward."""
-    return seat.once("block", lambda: _train_block(seat) if seat.trains else _infer_block(seat))
+    return seat.once("block", lambda: _train_block(seat) if seat.records else _infer_block(seat))
 
 
 def first_block_pass(seat: Seat) -> BlockPass:
     """The block behind the embedding. With adapters and no checkpoints nothing before it learns, so it keeps less."""
-    if not seat.trains or seat.tuning == "full" or seat.recompute == "full":
+    if not seat.records or seat.tuning == "full" or seat.recompute == "full":
         return block_pass(seat)
     return seat.once("first block", lambda: _plain_block(seat, input_learns=False))
 
@@ -83,7 +83,7 @@ def sparse_end_pass(seat: Seat) -> EndPass:
 
 def new_tape(seat: Seat, *, records: bool) -> Model:
     """The model's operators on a fresh tape."""
-    return Model(Tape(records=records, accumulates=seat.accumulates), seat)
+    return Model(Tape(records=records, accumulates=seat.keeps_gradients), seat)
 
 
 def _infer_block(seat: Seat) -> BlockPass:
@@ -176,7 +176,7 @@ def _waiting(seat: Seat) -> list[Size]:
 
 
 def _run_ends(seat: Seat) -> EndPass:
-    ops = new_tape(seat, records=seat.trains)
+    ops = new_tape(seat, records=seat.records)
     tape = ops.tape
     ops.inputs()
     tables = ops.rope_tables()
@@ -188,9 +188,9 @@ def _run_ends(seat: Seat) -> EndPass:
     normed = ops.rms_norm(hidden)
     tape.drop(hidden)
     start = len(tape.steps)
-    loss = ops.last_logits(normed) if not seat.trains else _loss(ops, normed)
+    loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
     most, casts = tape.peak(since, start), tape.alive("cast", since)
-    if not seat.trains:
+    if not seat.records:
         return EndPass(inputs, tape.size(hidden), most, 0, 0, 0, 0, 0)
     tape.end_autocast()
     start = len(tape.steps)
@@ -209,12 +209,14 @@ def _run_ends(seat: Seat) -> EndPass:
 
 
 def _loss(ops: Model, normed: Any) -> Any:
-    return ops.fused_loss(normed) if ops.seat.loss == "fused" else ops.full_loss(normed)
+    if ops.seat.loss == "fused":
+        return ops.fused_loss(normed)
+    return ops.kernel_loss(normed) if ops.seat.recipe.cross_entropy == "flash" else ops.full_loss(normed)
 
 
 def _embedding(seat: Seat) -> tuple[Size, Size]:
     """(the embedding's gradient, most alive while it is made); a tied head has made the gradient already."""
-    ops = Model(Tape(records=True, accumulates=seat.accumulates or seat.arch.tied), seat)
+    ops = Model(Tape(records=True, accumulates=seat.keeps_gradients or seat.arch.tied), seat)
     out = ops.embed()
     start = len(ops.tape.steps)
     gradient = ops.tape.like(out, "hidden gradient")

@@ -27,8 +27,25 @@ SIZES = {
     "cached_len": "cached_len",
     "scored_len": "scored_len",
     "lora_rank": "rank",
+    "ranks": "ranks",
+    "gpus": "gpus",
+    "sync_bucket": "bucket",
 }
 """Size fields of a seat → the symbol a formula shows."""
+
+
+class Engine(Struct, frozen=True, kw_only=True):
+    """An inference engine as one of its ranks sees it."""
+
+    kind: str
+    tp: int
+    weights_dtype: str
+    kv_dtype: str
+    sleep: Literal["none", "1", "2"]
+    eager: bool
+    max_seqs: Size
+    max_batched_tokens: Size
+    max_len: Size
 
 
 class Seat(Struct, frozen=True, kw_only=True):
@@ -52,22 +69,49 @@ class Seat(Struct, frozen=True, kw_only=True):
     scored_len: Size = 0
     """tokens of each sequence that the loss scores"""
     lora_rank: Size = 0
+    ranks: Size = 1
+    """ranks that share one copy of parameters, gradients and states (FSDP)"""
+    gpus: Size = 1
+    """ranks of the process's communicator"""
+    sync_bucket: Size = 0
+    """bytes of the buffer that carries weights to an engine"""
 
     # modes: how
+    process: str = "trainer"
+    leads: bool = True
+    """the first seat of its process: carries what a process has once"""
     tuning: Literal["full", "lora", "frozen"]
     weights_dtype: str
+    """dtype the weights are stored in"""
+    param_dtype: str
+    """dtype the forward sees: the stored one, or FSDP's mixed precision"""
     compute_dtype: str
     autocast: bool
     grad_dtype: str = ""
     """"" = the parameter's own"""
     state_dtype: str = ""
     adapter_dtype: str = "fp32"
+    adapter_param_dtype: str = "fp32"
     adapter_dropout: bool = False
     targets: frozenset[str] = frozenset()
     optimizer: str = "adamw"
     optimizer_impl: str = "fused"
     accumulates: bool = False
     """more than one micro-batch per step: gradients outlive a backward"""
+    shard: Literal["none", "ddp", "fsdp1", "fsdp2"] = "none"
+    whole_unit: bool = False
+    """FSDP without a wrap policy: the whole model is one unit"""
+    reshards: bool = True
+    """FSDP frees gathered weights after the forward"""
+    syncs: bool = True
+    """FSDP reduces gradients in every micro-batch; else they stay whole until the last one"""
+    reduce_dtype: str = "bf16"
+    communicates: bool = False
+    """more than one rank"""
+    offloads: frozenset[str] = frozenset()
+    """weights, gradients, optimizer: what waits on the host while the role rests"""
+    streams: bool = False
+    """weights live on the host and come unit by unit (FSDP's CPU offload of a frozen model)"""
     recompute: Literal["none", "full"] = "none"
     reentrant: bool = False
     loss: Literal["full", "fused"] = "full"
@@ -77,6 +121,7 @@ class Seat(Struct, frozen=True, kw_only=True):
     caches: bool = False
     recipe: Recipe = field(default_factory=Recipe)
     gpu: Gpu
+    engine: Engine | None = None
     expandable: bool = False
     memo: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -85,6 +130,37 @@ class Seat(Struct, frozen=True, kw_only=True):
         if key not in self.memo:
             self.memo[key] = compute()
         return self.memo[key]
+
+    @property
+    def records(self) -> bool:
+        """Autograd is on: the role trains and this phase is part of its step."""
+        return self.trains and self.state in ("forward", "loss", "backward", "step")
+
+    @property
+    def sharded(self) -> bool:
+        return self.shard in ("fsdp1", "fsdp2")
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whole gradients are already there when a micro-batch begins."""
+        return self.accumulates and not (self.sharded and self.syncs)
+
+    @property
+    def started(self) -> bool:
+        """The process has computed something."""
+        return self.phase != "load" and (self.state != "rest" or self.when == "steady")
+
+    @property
+    def busy(self) -> bool:
+        """The role does something, or its weights are being sent."""
+        return self.state not in ("rest", "absent") or self.phase == "sync"
+
+    def resident(self, what: str) -> bool:
+        """Whether weights or optimizer states are on the GPU now."""
+        if self.state == "absent" or (what == "weights" and self.streams):
+            return False
+        needed = self.records if what == "optimizer" else self.busy
+        return what not in self.offloads or needed
 
     @property
     def tokens(self) -> Size:

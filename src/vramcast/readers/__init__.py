@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read_config(source: str, stdin: TextIO | None = None) -> Understanding:
-    """The facts of a job file (TOML, YAML, JSON) or of a framework's configuration (TRL YAML); `-` reads `stdin`.
+    """The facts of a job file, of a framework's configuration, or of a launch script; `-` reads `stdin`.
 
     Raises:
         Refused: the file cannot be read, is in no known format, or holds wrong values (all of them at once).
@@ -20,13 +21,19 @@ def read_config(source: str, stdin: TextIO | None = None) -> Understanding:
     from vramcast.readers.detect import understand
     from vramcast.readers.files import read_text
 
-    return understand(*read_text(source, stdin))
+    return understand(*read_text(source, stdin), folder="" if source == "-" else os.path.dirname(source))
 
 
 def native_keys(framework_name: str, edits: Mapping[str, Value]) -> dict[str, Value]:
     """A lever's edits (path → value) in the framework's own keys; what it has no key for is left out."""
-    if framework_name.partition("==")[0] != "trl":
-        return {}
-    from vramcast.readers.trl_native import trl_keys
+    match framework_name.partition("==")[0]:
+        case "trl":
+            from vramcast.readers.trl_native import trl_keys
 
-    return trl_keys(edits)
+            return trl_keys(edits)
+        case "verl":
+            from vramcast.readers.verl_native import verl_keys
+
+            return verl_keys(edits)
+        case _:
+            return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vramcast.errors import Refused, near, refuse
 from vramcast.readers.document import Document, formats, parse
 from vramcast.readers.native import read_native
+from vramcast.readers.script import is_script, read_script
 from vramcast.readers.trl import read_trl
 from vramcast.readers.trl_keys import known_key
 from vramcast.types.job import Understanding, flatten
@@ -22,24 +23,35 @@ _FOREIGN = {
     "sample_packing": "axolotl",
     "flash_attention": "axolotl",
     "fsdp_version": "axolotl",
-    "actor_rollout_ref": "verl",
-    "compute_environment": "accelerate",
-    "distributed_type": "accelerate",
     "zero_optimization": "DeepSpeed",
     "train_micro_batch_size_per_gpu": "DeepSpeed",
 }
 
 
-def understand(name: str, text: str) -> Understanding:
-    """The facts of a configuration.
+_VERL = frozenset("actor_rollout_ref data algorithm trainer critic reward_model reward".split())
+_ACCELERATE = frozenset("compute_environment distributed_type downcast_bf16 machine_rank".split())
+
+
+def understand(name: str, text: str, folder: str) -> Understanding:
+    """The facts of a configuration or script; `folder` is where files that it names may stand.
 
     Raises:
         Refused: in no format that is read, or with wrong values.
     """
+    if is_script(name, text):
+        return read_script(name, text, folder)
     document = parse(name, text)
     foreign = next((_FOREIGN[key] for key in document.content if key in _FOREIGN), None)
     if foreign:
         raise refuse(f"{name} is a configuration of {foreign}, which is not read yet", read=formats())
+    if "actor_rollout_ref" in document.content or len(_VERL & set(document.content)) > 1:
+        from vramcast.readers.verl import read_verl_yaml
+
+        return read_verl_yaml(document, name)
+    if _ACCELERATE & set(document.content):
+        from vramcast.readers.accelerate import read_accelerate
+
+        return read_accelerate(document, name)
     native, trl = _paths(document), _trl_keys(document)
     if name.lower().endswith(".toml") or (native and len(native) >= len(trl)):
         return read_native(document, name)

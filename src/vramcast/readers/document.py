@@ -6,8 +6,6 @@ from typing import Any, NamedTuple, NoReturn
 
 from vramcast.errors import refuse
 
-SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".py")
-
 
 class Document(NamedTuple):
     """A mapping, and the line (from 1) of each key by its dotted name; JSON and TOML come without lines."""
@@ -23,8 +21,6 @@ def parse(name: str, text: str) -> Document:
         Refused: not of the format, or no mapping.
     """
     ending = name.lower()
-    if ending.endswith(SCRIPTS):
-        raise refuse(f"{name} is a script, and scripts are not read yet", read=formats())
     if ending.endswith(".toml"):
         return _toml(name, text)
     if ending.endswith(".json"):
@@ -36,7 +32,10 @@ def parse(name: str, text: str) -> Document:
 
 def formats() -> str:
     """What is read, for messages."""
-    return "TRL YAML (SFT, DPO, GRPO); job files in TOML, YAML or JSON"
+    return (
+        "TRL YAML (SFT, DPO, GRPO), verl and accelerate YAML; launch scripts of verl and TRL; "
+        "job files in TOML, YAML or JSON"
+    )
 
 
 def _guess(name: str, text: str) -> Document:

@@ -1,4 +1,4 @@
-"""Which program a command starts: behind `nohup`, `ray job submit ... --`, `torchrun`, `accelerate launch` and so on."""
+"""Which program a command starts: behind `nohup`, `ray job submit ... --`, `torchrun`, `accelerate launch`, ..."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import NamedTuple
 from vramcast.readers.shell_words import Word
 
 LOOKED_FOR = (
-    "python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo, accelerate launch, torchrun or deepspeed with a script"
+    "python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo, "
+    "accelerate launch, torchrun or deepspeed with a script"
 )
 _WRAPPERS = frozenset(
     "nohup time exec env sudo stdbuf numactl srun mpirun uv poetry ray docker podman apptainer singularity eval".split()
@@ -24,8 +25,8 @@ _STARTER_MODULES = {
 }
 # Options of the launchers that stand without a value.
 _BARE = frozenset(
-    "standalone no_python m module run_path multi_gpu use_fsdp use_deepspeed use_megatron_lm use_parallelism_config cpu "
-    "quiet q debug tpu no_local_rank enable_cpu_affinity same_network force_multi".split()
+    "standalone no_python m module run_path multi_gpu use_fsdp use_deepspeed use_megatron_lm use_parallelism_config "
+    "cpu quiet q debug tpu no_local_rank enable_cpu_affinity same_network force_multi".split()
 )
 _VERL = re.compile(r"(?:verl|recipe)\.(?:\w+\.)*main_\w+|(?:.*/)?main_ppo\.py")
 _VERL_SFT = re.compile(r"verl\.trainer\.(?:fsdp_)?sft_trainer(?:_ray)?")
@@ -53,10 +54,16 @@ class Launch(NamedTuple):
     """words for the starter"""
     arguments: Sequence[Word]
     """words for the program"""
+    line: int = 0
 
 
 def recognise(words: Sequence[Word]) -> Launch | None:
     """What the command starts, if that is training."""
+    launch = _launch(words)
+    return launch._replace(line=words[0].line) if launch else None
+
+
+def _launch(words: Sequence[Word]) -> Launch | None:
     at = 0
     if words and _name(words[0].text) in _WRAPPERS:
         at = next((i for i, word in enumerate(words) if _starts(word.text)), len(words))
@@ -64,7 +71,7 @@ def recognise(words: Sequence[Word]) -> Launch | None:
     if not rest:
         return None
     name = _name(rest[0].text)
-    if _PYTHON.fullmatch(rest[0].text):
+    if _PYTHON.fullmatch(rest[0].text) or (rest[0].gaps and not rest[0].text):  # $PYTHON -m ...
         return _python(rest[1:])
     if name == "trl" and len(rest) > 1:
         return Launch("trl", f"trl {rest[1].text}", "trl", (), rest[2:])

@@ -84,9 +84,9 @@ def _swallowed(source: bytes, node: Any) -> list[int]:
     """Where a line of assignments ends and the parser went on with the next line."""
     ends: list[int] = []
     for one, after in pairwise(node.children):
-        if node.type == "command" and one.type == "variable_assignment":
-            if b"\n" in source[one.end_byte : after.start_byte].replace(b"\\\n", b""):
-                return [one.end_byte]
+        between = source[one.end_byte : after.start_byte].replace(b"\\\n", b"")
+        if node.type == "command" and one.type == "variable_assignment" and b"\n" in between:
+            return [one.end_byte]
     for child in node.named_children:
         ends += _swallowed(source, child)
     return ends

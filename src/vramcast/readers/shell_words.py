@@ -75,7 +75,8 @@ class Words:
             return self._joined(self._pieces(node), line)
         if node.type == "string":
             pieces = self._quoted(node)
-            return self._joined(pieces, line) if pieces or len(self.source_of(node)) == 2 else []
+            # An array of no elements leaves no word behind, where an empty text leaves an empty word.
+            return self._joined(pieces, line) if any(pieces) or not pieces else []
         if node.type in _SPLIT_WORDS:
             return self._unquoted(node)
         return [Raw(self._plain(node), line)]
@@ -134,12 +135,13 @@ class Words:
             if child.type == "string_content":
                 continue
             written = self.source[child.start_byte : child.end_byte]
-            start = child.start_byte + len(written) - len(written.lstrip())  # the parser counts blanks before `$(` to it
-            pieces += [[self._literal(at, start, line_of(child))], self._in_quotes(child)]
+            start = (
+                child.start_byte + len(written) - len(written.lstrip())
+            )  # the parser counts blanks before `$(` to it
+            pieces += [self._literal(at, start, line_of(child)), self._in_quotes(child)]
             at = child.end_byte
-        rest = self._literal(at, node.end_byte - 1, line_of(node))
-        pieces.append([rest])
-        return [piece for piece in pieces if piece and (len(piece) > 1 or piece[0].text)]
+        pieces.append(self._literal(at, node.end_byte - 1, line_of(node)))
+        return [piece for index, piece in enumerate(pieces) if piece or index % 2]  # no empty literals
 
     def _in_quotes(self, node: Any) -> list[Raw]:
         if node.type in _SPLIT_WORDS:
@@ -149,8 +151,9 @@ class Words:
             return [Raw(" ".join(raw.text for raw in value.words), line_of(node))]
         return [Raw(self._plain(node), line_of(node))]
 
-    def _literal(self, start: int, end: int, line: int) -> Raw:
-        return Raw(re.sub(r'\\(["\\$`])', r"\1", self._between(start, end)), line)
+    def _literal(self, start: int, end: int, line: int) -> list[Raw]:
+        text = re.sub(r'\\(["\\$`])', r"\1", self._between(start, end))
+        return [Raw(text, line)] if text else []
 
     def _unquoted(self, node: Any) -> list[Raw]:
         value, line = self._value(node), line_of(node)
@@ -172,7 +175,7 @@ class Words:
         return self._with_default(name, rest, node)
 
     def _named(self, name: str, line: int) -> Variable:
-        return self.variables.get(name) or Variable([Raw(self.gap(f"${name}", "is not set", line), line)])
+        return self.variables.get(name) or Variable([Raw(self.gap(f"${name}", "is not set in the script", line), line)])
 
     def _with_default(self, name: str, rest: list[Any], node: Any) -> Variable:
         operator, words, line = self.source_of(rest[0]), rest[1:], line_of(node)

@@ -9,7 +9,7 @@ from vramcast.errors import refuse
 from vramcast.readers import verl_rules as rules
 from vramcast.readers.document import Document
 from vramcast.readers.shell_words import Word
-from vramcast.readers.verl_keys import CRITIC, DEFAULTS, KEYS, NOT_MODELLED, OLD, RULED, known_key
+from vramcast.readers.verl_keys import CRITIC, DEFAULTS, KEYS, NO_EFFECT, NOT_MODELLED, OLD, RULED, known_key
 from vramcast.readers.verl_native import NATIVE
 from vramcast.readers.verl_overrides import Overrides, flat, read_overrides, resolve
 from vramcast.readers.verl_rules import Config
@@ -29,7 +29,7 @@ def read_verl(words: Iterable[Word], name: str, environment: Mapping[str, Word] 
     """
     found = read_overrides(words, name)
     warnings = _tree(found, name)
-    resolve(found, DEFAULTS, environment or {}, name)
+    resolve(found, DEFAULTS, NO_EFFECT, environment or {}, name)
     understood = _understand(found, name)
     nothing = [f"{name}:{gap.line}: {gap.name} {gap.why}: what it would add is not read" for gap in found.empty]
     return Understanding(
@@ -43,8 +43,9 @@ def read_verl_yaml(document: Document, name: str) -> Understanding:
     Raises:
         Refused: with every wrong value; a backend that is not modelled.
     """
-    found = Overrides(dict(flat(document.content)), dict(document.lines), {}, {}, [])
-    resolve(found, DEFAULTS, {}, name)
+    values = {key: value for key, value in flat(document.content) if value != "???"}  # the mark of what is left out
+    found = Overrides(values, dict(document.lines), {}, {}, [])
+    resolve(found, DEFAULTS, NO_EFFECT, {}, name)
     return _understand(found, name)
 
 
@@ -56,7 +57,9 @@ def _tree(found: Overrides, name: str) -> list[str]:
     where = f"{name}:{chosen.line}" if chosen.line else name
     _refuse_backend(chosen.text, where, f"--config-name {chosen.text}")
     tree = chosen.text.removesuffix(".yaml")
-    return [] if tree in _STANDARD else [f"{where}: the defaults of {tree} are not read: those of ppo_trainer are assumed"]
+    return (
+        [] if tree in _STANDARD else [f"{where}: the defaults of {tree} are not read: those of ppo_trainer are assumed"]
+    )
 
 
 def _refuse_backend(text: str, where: str, written: str) -> None:
@@ -71,7 +74,6 @@ def _understand(found: Overrides, name: str) -> Understanding:
         _refuse_backend(str(config.get(key)), config.where(key), f"{key}={config.get(key)}")
     _assumed(config)
     _old_names(config)
-    _unknown(config)
     rules.algorithm(config)
     _table(config)
     for rule in (
@@ -88,6 +90,7 @@ def _understand(found: Overrides, name: str) -> Understanding:
         rules.critic,
     ):
         rule(config)
+    _unknown(config)
     return config.understanding()
 
 
@@ -99,7 +102,7 @@ def _assumed(config: Config) -> None:
 
 def _old_names(config: Config) -> None:
     for old, (key, when) in OLD.items():
-        if old in config.content:
+        if config.get(old) is not None:
             config.warn(old, f"is a key of versions {when}; name your version with --set framework=verl==VERSION")
             config.take_as(old, key, config.content.pop(old))
 
@@ -110,9 +113,9 @@ def _unknown(config: Config) -> None:
         key = OLD[written][0] if written in OLD else written
         paths = RULED.get(key) or [table[key][0] for table in (KEYS, CRITIC) if key in table]
         reasons = ", ".join(f"{gap.name} {gap.why}" for gap in dict.fromkeys(gaps))
-        for path in paths:
+        for path in [path for path in paths if rules.matters(config, path)]:
             config.missing.append(Missing(path, f"{config.where(written)}  {written}: {reasons}"))
-        if not paths and not written.startswith(("data.", "trainer.")) and not known_key(written):
+        if not paths and (key in NOT_MODELLED or not known_key(key)):
             config.leave(written)
 
 
@@ -125,5 +128,12 @@ def _table(config: Config) -> None:
         elif key in NOT_MODELLED:
             if value not in (None, False, "", [], {}, *NOT_MODELLED[key]):
                 config.leave(key)
-        elif not known_key(key):
+        elif value is not None and not known_key(key) and not _is_off(config, key):
             config.leave(key)
+
+
+def _is_off(config: Config, key: str) -> bool:
+    """Whether a block around the key is switched off: the rest of it has no effect."""
+    parts = key.split(".")
+    blocks = (".".join(parts[:size]) for size in range(1, len(parts)))
+    return any(config.get(f"{block}.{switch}") is False for block in blocks for switch in ("enable", "enabled"))

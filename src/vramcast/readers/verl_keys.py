@@ -110,6 +110,12 @@ RULED: dict[str, tuple[str, ...]] = {
     "reward.reward_model.enable": ("reward.kind",),
     "reward.reward_model.model_path": ("reward.model",),
     "critic.enable": ("critic.kind",),
+    "critic.model.lora_rank": ("critic.tuning", "critic.lora.rank"),
+    "critic.use_dynamic_bsz": ("critic.micro_batch",),
+    "critic.ppo_micro_batch_size_per_gpu": ("critic.micro_batch",),
+    "critic.ppo_micro_batch_size": ("critic.micro_batch",),
+    "critic.forward_max_token_len_per_gpu": ("critic.logprob.token_budget",),
+    "critic.ppo_max_token_len_per_gpu": ("critic.token_budget",),
 }
 """Keys that `verl_rules` reads, with the paths that they feed."""
 
@@ -117,7 +123,7 @@ CRITIC: dict[str, tuple[str, Convert]] = {
     "critic.model.path": ("critic.model", same),
     "critic.strategy": ("critic.shard", _shard),
     "critic.ppo_mini_batch_size": ("critic.mini_batch", same),
-    "critic.ppo_micro_batch_size_per_gpu": ("critic.micro_batch", same),
+    "critic.forward_micro_batch_size_per_gpu": ("critic.logprob.micro_batch", same),
     "critic.ulysses_sequence_parallel_size": ("critic.ulysses", same),
     "critic.fsdp.model_dtype": ("critic.weights_dtype", _dtype),
     "critic.fsdp.param_offload": ("critic.offload.weights", _offload),
@@ -126,7 +132,6 @@ CRITIC: dict[str, tuple[str, Convert]] = {
     "critic.model.enable_gradient_checkpointing": ("critic.recompute", switch("full", "none")),
     "critic.model.enable_activation_offload": ("critic.offload.activations", _offload),
     "critic.model.use_remove_padding": ("critic.padding", switch("free", "max")),
-    "critic.model.lora_rank": ("critic.lora.rank", same),
     "critic.model.target_modules": ("critic.lora.targets", names),
 }
 """Keys of the critic, read if there is one."""
@@ -165,6 +170,7 @@ NOT_MODELLED: dict[str, tuple[Any, ...]] = {
     f"{ROLLOUT}mode": ("async",),
     f"{ROLLOUT}multi_stage_wake_up": (),
     f"{ROLLOUT}nnodes": (0,),
+    "critic.fsdp.fsdp_size": (-1,),
     "reward.reward_model.enable_resource_pool": (),
     "trainer.device": ("cuda",),
     "trainer.v1.trainer_mode": ("sync",),
@@ -173,8 +179,9 @@ NOT_MODELLED: dict[str, tuple[Any, ...]] = {
 
 NO_EFFECT: tuple[str, ...] = (
     # data
-    "data.train_files", "data.val_", "data.train_max_samples", "data.tokenizer", "data.prompt_key", "data.reward_fn_key",
-    "data.image_key", "data.video_key", "data.audio_key", "data.seed", "data.shuffle", "data.truncation",
+    "data.train_files", "data.val_", "data.train_max_samples", "data.tokenizer", "data.prompt_key",
+    "data.reward_fn_key", "data.image_key", "data.video_key", "data.audio_key", "data.seed", "data.shuffle",
+    "data.truncation",
     "data.filter_overlong_prompts", "data.return_", "data.dataloader_num_workers", "data.trust_remote_code",
     "data.custom_cls", "data.apply_chat_template_kwargs", "data.validation_shuffle", "data.sampler", "data.datagen",
     "data.need_tools_kwargs", "data.tool_config_path", "data.function_tool_path", "data.use_shm",
@@ -212,9 +219,13 @@ NO_EFFECT: tuple[str, ...] = (
     "trainer.esi_redundant_time", "trainer.resume_", "trainer.checkpoint_callback_class", "trainer.val_",
     "trainer.test_freq", "trainer.critic_warmup", "trainer.default_", "trainer.del_local_ckpt_after_load",
     "trainer.max_", "trainer.ray_wait_register_center_timeout", "trainer.use_", "trainer.remove_previous_ckpt",
-    "ray_kwargs", "ray_init", "transfer_queue", "hydra.",
+    "trainer.v1.", "ray_kwargs", "ray_init", "transfer_queue", "skip.", "hydra.", f"{ACTOR}rollout_n",
+    f"{REF}rollout_n",
 )  # fmt: skip
 """Beginnings of keys that do not change the memory of a step."""
+
+NO_EFFECT_INSIDE = ("_target_", "full_determinism", "turbo_config", "forward_only")
+"""Words of dotted keys that do not, wherever they stand: configurations that verl prints itself are full of them."""
 
 DEFAULTS: dict[str, Any] = {
     "data.max_prompt_length": 512,
@@ -234,4 +245,5 @@ DEFAULTS: dict[str, Any] = {
 def known_key(key: str) -> bool:
     """Whether verl has, or had, this key."""
     tables = (KEYS, RULED, CRITIC, OLD, NOT_MODELLED)
-    return any(key in table for table in tables) or key.startswith(NO_EFFECT)
+    idle = key.startswith(NO_EFFECT) or any(word in NO_EFFECT_INSIDE for word in key.split("."))
+    return idle or any(key in table for table in tables)

@@ -93,4 +93,6 @@ NATIVE: dict[str, Write] = {
 
 def verl_keys(edits: Mapping[str, Value]) -> dict[str, Value]:
     """Edits (path → value) as one mapping of verl keys."""
-    return {key: native for path, value in edits.items() if path in NATIVE for key, native in NATIVE[path](value).items()}
+    return {
+        key: native for path, value in edits.items() if path in NATIVE for key, native in NATIVE[path](value).items()
+    }

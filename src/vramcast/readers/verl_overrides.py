@@ -15,7 +15,9 @@ from vramcast.readers.shell_words import Gap, Word
 _OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w.@/:-]*)(?P<assigned>=(?P<value>.*))?", re.DOTALL)
 _CONFIG_FLAG = re.compile(r"--?(?P<name>config-name|cn|config-path|cp|config-dir|cd)(?:=(?P<value>.*))?", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?(?:0|[1-9]\d*(?:_\d+)*)")
-_FLOAT = re.compile(r"[+-]?(?:(?:\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*)(?:[eE][+-]?\d+)?|inf|nan)", re.IGNORECASE)
+_FLOAT = re.compile(
+    r"[+-]?(?:(?:\d[\d_]*\.[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?|\d[\d_]*[eE][+-]?\d+|inf|nan)", re.IGNORECASE
+)
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(?P<name>\w+)\s*(?:,(?P<other>[^{}]*))?\}")
 _OPENING, _CLOSING = "[{(", "]})"
 
@@ -60,7 +62,9 @@ def read_overrides(words: Iterable[Word], name: str) -> Overrides:
 def _take(found: Overrides, word: Word, name: str, mistakes: Mistakes) -> None:
     match = _OVERRIDE.fullmatch(word.text)
     if not match or (match["sign"] != "~" and not match["assigned"]):
-        mistakes.add(f"{word.text!r} is no override key=value", **{"from": f"{name}:{word.line}" if word.line else name})
+        mistakes.add(
+            f"{word.text!r} is no override key=value", **{"from": f"{name}:{word.line}" if word.line else name}
+        )
         return
     key = match["key"]
     for old in [known for known in found.lines if known == key or known.startswith(f"{key}.")]:
@@ -125,41 +129,68 @@ def _parts(text: str) -> list[str]:
     return [part for part in parts if part.strip()]
 
 
-def resolve(found: Overrides, defaults: Mapping[str, Any], environment: Mapping[str, Word], name: str) -> None:
+def resolve(
+    found: Overrides, defaults: Mapping[str, Any], skipped: tuple[str, ...], environment: Mapping[str, Word], name: str
+) -> None:
     """Replace `${key}`, `${oc.select:key,default}` and `${oc.env:NAME,default}` by what they stand for.
 
-    A variable counts if the script exports it; the environment of this process is not read.
+    Keys that begin with one of `skipped` are left as they are. A variable counts if the script exports it; the
+    environment of this process is not read.
 
     Raises:
         Refused: with every interpolation that names nothing.
     """
-    pending = {key: value for key, value in found.values.items() if isinstance(value, str) and "${" in value}
-    for key, text in pending.items():
+    for key, text in _pending(found, skipped).items():
         value = _with_environment(text, found.lines.get(key, 0), environment)
         if isinstance(value, Gap):
             del found.values[key]
             found.gaps[key] = (value,)
         else:
             found.values[key] = scalar(value)
-    pending = {key: text for key in pending if isinstance(text := found.values.get(key), str) and "${" in text}
+    pending = _pending(found, skipped)
     if not pending:
         return
     from omegaconf import OmegaConf
     from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-    tree = _nested({**defaults, **found.values, **dict.fromkeys(found.gaps, "???")})
-    config, mistakes = OmegaConf.create(tree), Mistakes()
+    known = {key: value for key, value in found.values.items() if _parses(value)}
+    config = OmegaConf.create(_nested({**defaults, **known, **dict.fromkeys(found.gaps, "???")}))
+    mistakes = Mistakes()
     for key, text in pending.items():
+        line = found.lines.get(key, 0)
         try:
+            if key not in known:
+                raise ValueError(text)
             value: Any = OmegaConf.select(config, key, throw_on_missing=True)
             found.values[key] = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
         except InterpolationToMissingValueError:
+            found.gaps[key] = (Gap(text, "names a value that is not known", line),)
             del found.values[key]
-            found.gaps[key] = (Gap(text, "names a value that is not known", found.lines.get(key, 0)),)
         except (OmegaConfBaseException, ValueError, RecursionError):
-            line = found.lines.get(key)
             mistakes.add(f"{key}: {text} names no value", **{"from": f"{name}:{line}" if line else name})
     mistakes.done()
+
+
+def _pending(found: Overrides, skipped: tuple[str, ...]) -> dict[str, str]:
+    return {
+        key: value
+        for key, value in found.values.items()
+        if isinstance(value, str) and "${" in value and not key.startswith(skipped)
+    }
+
+
+def _parses(value: Any) -> bool:
+    """Whether OmegaConf takes the value: one bad interpolation would spoil the whole tree."""
+    if "${" not in str(value):
+        return True
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        OmegaConf.create([value])
+    except OmegaConfBaseException:
+        return False
+    return True
 
 
 def _with_environment(text: str, line: int, environment: Mapping[str, Word]) -> str | Gap:
@@ -168,7 +199,7 @@ def _with_environment(text: str, line: int, environment: Mapping[str, Word]) -> 
         word = environment.get(variable)
         known = word.text if word is not None and not word.gaps else other
         if known is None:
-            return Gap(f"${variable}", "is not set", line)
+            return Gap(f"${variable}", "is not set in the script", line)
         text = text.replace(match[0], known.strip())
     return text
 
@@ -178,9 +209,9 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *folders, last = key.split(".")
-        at = tree
+        at: Any = tree
         for folder in folders:
-            inner = at.setdefault(folder, {})
-            at = inner if isinstance(inner, dict) else {}  # pyright: ignore[reportUnknownVariableType]
-        at[last] = value
+            at = at.setdefault(folder, {}) if isinstance(at, dict) else {}  # pyright: ignore
+        if isinstance(at, dict):  # else a key inside a plain value: nothing can name it
+            at[last] = value
     return tree

@@ -8,8 +8,8 @@ from vramcast.readers.document import Document
 from vramcast.readers.shell_words import Gap
 from vramcast.readers.trl_keys import names, number, one_of
 from vramcast.readers.trl_sheet import Sheet
-from vramcast.readers.verl_keys import ACTOR, CRITIC, DEFAULTS, DTYPES, FSDP, MODEL, REF, ROLLOUT
-from vramcast.types.job import Fact, Origin
+from vramcast.readers.verl_keys import ACTOR, CRITIC, DEFAULTS, DTYPES, FSDP, MODEL, REF, ROLLOUT, RULED
+from vramcast.types.job import Fact, Origin, check_value
 
 VERSION = "0.9.1"
 _VARIANTS = {
@@ -43,6 +43,13 @@ class Config(Sheet):
     def or_default(self, key: str) -> Any:
         value = self.get(key)
         return DEFAULTS[key] if value is None else value
+
+    def derive(self, path: str, value: Any, keys: tuple[str, ...], text: str) -> None:
+        """A fact from several keys, of which those that are left out count with their default."""
+        given = next(key for key in keys if self.get(key) is not None)
+        with self.mistakes.collect():
+            origin = Origin(self.where(given), text)
+            self.facts.append(Fact(path, check_value(path, value, origin), origin))
 
     def assume(self, path: str, value: Any, key: str, default: str) -> None:
         """A fact that follows from a key that is left out."""
@@ -83,9 +90,8 @@ def critic(config: Config) -> None:
         config.assume("critic.kind", "model", "algorithm.adv_estimator", "gae")
     if any(fact.path == "critic.kind" and fact.value == "model" for fact in config.facts):
         _critic_keys(config)
-    elif any(key in CRITIC for key in config.content):
-        first = next(key for key in config.content if key in CRITIC)
-        config.warn(first, "and other keys of the critic have no effect: there is none")
+    elif idle := [key for key in config.content if key in CRITIC or "critic." in str(RULED.get(key, ()))]:
+        config.warn(idle[0], "and other keys of the critic have no effect: there is none")
 
 
 def _critic_keys(config: Config) -> None:
@@ -93,11 +99,19 @@ def _critic_keys(config: Config) -> None:
         if config.says(key):
             with config.reading(key):
                 config.fact(path, convert(config.get(key)), key)
-    if config.get("critic.model.lora_rank"):
+    rank = config.get("critic.model.lora_rank")
+    if rank:
         config.fact("critic.tuning", "lora", "critic.model.lora_rank")
-    if config.flag("critic.use_dynamic_bsz") or config.flag(f"{ACTOR}use_dynamic_bsz"):
-        key = "critic.ppo_max_token_len_per_gpu"
-        config.fact("critic.token_budget", config.or_default(key), key if config.says(key) else f"{ACTOR}use_dynamic_bsz")
+        config.fact("critic.lora.rank", rank, "critic.model.lora_rank")
+    own, budget = "critic.use_dynamic_bsz", "critic.ppo_max_token_len_per_gpu"
+    switch = own if config.says(own) else f"{ACTOR}use_dynamic_bsz"
+    if not config.flag(switch):
+        _sequences(config, "critic.micro_batch", "critic.ppo_micro_batch_size")
+        return
+    config.fact("critic.token_budget", config.or_default(budget), budget if config.says(budget) else switch)
+    forward = "critic.forward_max_token_len_per_gpu"
+    if config.says(forward):
+        config.fact("critic.logprob.token_budget", config.get(forward), forward)
 
 
 def cluster(config: Config) -> None:
@@ -106,9 +120,7 @@ def cluster(config: Config) -> None:
     with config.reading(keys[1]):
         each, nodes = (_whole(config.or_default(key)) for key in keys)
         if config.says(*keys):
-            written = [key for key in keys if config.get(key) is not None]
-            config.fact("gpus", each * nodes, written[0])
-            config.facts[-1] = Fact("gpus", each * nodes, Origin(config.where(written[0]), " * ".join(keys)))
+            config.derive("gpus", each * nodes, keys, " * ".join(keys))
         size = config.get(f"{FSDP}fsdp_size")
         if size in (None, -1):
             return
@@ -128,10 +140,8 @@ def lengths(config: Config) -> None:
     keys = ("data.max_prompt_length", "data.max_response_length")
     if not config.says(*keys):
         return
-    given = next(key for key in keys if config.get(key) is not None)
-    with config.reading(given):
-        total = sum(_whole(config.or_default(key)) for key in keys)
-        config.facts.append(Fact("seq_len", total, Origin(config.where(given), " + ".join(keys))))
+    with config.reading(next(key for key in keys if config.get(key) is not None)):
+        config.derive("seq_len", sum(_whole(config.or_default(key)) for key in keys), keys, " + ".join(keys))
 
 
 def work(config: Config) -> None:
@@ -139,7 +149,9 @@ def work(config: Config) -> None:
     dynamic = config.flag(f"{ACTOR}use_dynamic_bsz")
     budget = f"{ACTOR}ppo_max_token_len_per_gpu"
     if dynamic:
-        config.fact("token_budget", config.or_default(budget), budget if config.says(budget) else f"{ACTOR}use_dynamic_bsz")
+        config.fact(
+            "token_budget", config.or_default(budget), budget if config.says(budget) else f"{ACTOR}use_dynamic_bsz"
+        )
     else:
         _sequences(config, "micro_batch", f"{ACTOR}ppo_micro_batch_size")
     for path, prefix in (("logprob", ROLLOUT), ("reference.logprob", REF)):
@@ -169,7 +181,9 @@ def _sequences(config: Config, path: str, key: str) -> None:
         gpus = _whole(config.or_default(sizes[0])) * _whole(config.or_default(sizes[1]))
         ranks = gpus // _whole(config.or_default(f"{ACTOR}ulysses_sequence_parallel_size")) or 1
         if _whole(config.get(key)) % ranks:
-            raise ValueError(f"{config.get(key)} sequences over all GPUs do not divide among {ranks} data-parallel ranks")
+            raise ValueError(
+                f"{config.get(key)} sequences over all GPUs do not divide among {ranks} data-parallel ranks"
+            )
         config.fact(path, config.get(key) // ranks, key)
         config.warn(key, f"counts sequences over all GPUs ({ranks} data-parallel ranks): a key of old versions")
 
@@ -264,3 +278,14 @@ def roles(config: Config) -> None:
         config.fact("reward.model", config.get("reward.reward_model.model_path"), "reward.reward_model.model_path")
 
 
+def matters(config: Config, path: str) -> bool:
+    """Whether a path that has no known value is used at all."""
+    dynamic = bool(config.flag(f"{ACTOR}use_dynamic_bsz"))
+    if path.startswith("critic.") and path != "critic.kind":
+        return any(fact.path == "critic.kind" and fact.value == "model" for fact in config.facts)
+    if path.startswith("reference.logprob"):
+        kinds = [fact.value for fact in config.facts if fact.path == "reference.kind"]
+        return bool(kinds) and kinds[0] != "none" and path.endswith("token_budget") == dynamic
+    if path.endswith(("token_budget", "micro_batch")):
+        return path.endswith("token_budget") == dynamic
+    return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 
@@ -13,6 +15,33 @@ class Recipe(Struct, frozen=True):
 
     outputs_kept: bool = False
     """The caller keeps the model's logits through the backward."""
+
+    cross_entropy: Literal["torch", "flash"] = "torch"
+    """Whose cross-entropy works on full logits: torch's, or flash-attn's kernel with its in-place backward."""
+
+    score_entropy: bool = False
+    """The pass over old log-probabilities also computes the entropy of every position."""
+
+    scores_prompt: bool = False
+    """Logits are made of prompt tokens too, not of the completion only."""
+
+    old_logprobs: bool = False
+    """Log-probabilities under the rollout's policy are recomputed by the trainer before it learns."""
+
+    syncs_gradients: bool = False
+    """FSDP reduces gradients in every micro-batch of an accumulated step (no `no_sync`)."""
+
+    reduce_fp32: bool = False
+    """FSDP reduces gradients in fp32."""
+
+    upcasts_trainable: bool = False
+    """Under FSDP's mixed precision, parameters that train are kept in fp32 whatever they were loaded in."""
+
+    engine_seqs_from_batch: bool = False
+    """The engine's max_num_seqs is what one generation of the trainer needs."""
+
+    engine_len_from_job: bool = False
+    """The engine's max_model_len is prompt plus response, not the model's own limit."""
 
     tile_tokens: int = 0
     """Tokens in one tile of a fused head; 0: no tiles."""

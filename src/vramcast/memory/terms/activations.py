@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vramcast.memory.passes import EndPass, block_pass, end_pass, first_block_pass, sparse_end_pass
 from vramcast.memory.seat import Seat
+from vramcast.memory.tape import BYTES
 from vramcast.memory.term import Interval, term
 from vramcast.num import Size, worst
 
@@ -14,7 +15,11 @@ def _in_step(seat: Seat) -> bool:
     return seat.state in ("forward", "loss", "backward")
 
 
-@term("inputs", lives=lambda seat: _in_step(seat) or seat.state == "generate", source=_TRACED)
+def _without_grad(seat: Seat) -> bool:
+    return seat.engine is None and seat.state in ("infer", "generate")
+
+
+@term("inputs", lives=lambda seat: _in_step(seat) or _without_grad(seat), source=_TRACED)
 def inputs(seat: Seat) -> Size:
     """Token ids and the attention mask (8 bytes a token each) and the rope tables. Small."""
     return end_pass(seat).inputs
@@ -44,6 +49,8 @@ def activations_saved(seat: Seat) -> Size:
     block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
     layers = seat.arch.dims.layers
     between = worst(layers - 2, 0)
+    if seat.instant == "first block" and seat.state == "forward":
+        return end.hidden
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
         last_input = block.carried if block.keeps_input else end.hidden
         return end.hidden + first.saved + between * (block.saved + block.carried) + last_input
@@ -52,9 +59,17 @@ def activations_saved(seat: Seat) -> Size:
     return first.carried + first.saved + (layers - 1) * (block.saved + block.carried)
 
 
+def _block_runs(seat: Seat) -> bool:
+    if _without_grad(seat):
+        return seat.instant in ("last block", "prefill", "decode")
+    if seat.state == "forward":
+        return seat.instant == "last block"
+    return seat.state == "backward" and seat.instant != "loss"
+
+
 @term(
     "activations.block",
-    lives=lambda seat: (_in_step(seat) and seat.state != "loss" and seat.instant != "loss") or seat.state == "generate",
+    lives=_block_runs,
     source=_TRACED,
 )
 def activations_block(seat: Seat) -> Size:
@@ -64,8 +79,10 @@ def activations_block(seat: Seat) -> Size:
     for a moment. Freed before the next block.
     """
     block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
+    if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
+        return 2 * end.hidden + block.forward
     match seat.instant:
-        case "first block":
+        case "first block" if seat.state == "backward":
             return block.backward - block.gradients
         case "last block" if seat.state == "backward":
             return first.backward - first.gradients
@@ -99,9 +116,15 @@ def autocast_weights(seat: Seat) -> Size:
     return 0
 
 
+def _head_runs(seat: Seat) -> bool:
+    if _without_grad(seat):
+        return seat.instant in ("head", "first token", "decode")
+    return seat.state == "loss" or (seat.state == "backward" and seat.instant == "loss")
+
+
 @term(
     "logits",
-    lives=lambda seat: seat.state in ("loss", "generate") or (seat.state == "backward" and seat.instant == "loss"),
+    lives=_head_runs,
     source="transformers ForCausalLMLoss; trl/kernels/chunked_logprob.py (since TRL 1.15)",
 )
 def logits(seat: Seat) -> Size | Interval:
@@ -109,12 +132,21 @@ def logits(seat: Seat) -> Size | Interval:
 
     The largest cause of out-of-memory reports. The plain loss keeps 2 + 4 bytes a logit and needs 12 to 14 in backward.
     A fused head works in tiles and needs almost none, but sums the head's gradient in fp32: 4 (+2) bytes × vocabulary ×
-    width, whatever the batch. In generation: the last position only.
+    width, whatever the batch. In generation: the last position only. Entropy in an old-log-probability pass is compiled
+    by default and then adds nothing; run eagerly it makes three more fp32 tensors of that size (the high value).
     """
+    if seat.instant == "decode":  # the last token's fp32 logits, while the next one is computed
+        return seat.sequences * seat.arch.dims.vocab * BYTES["fp32"]
     point = _head(seat, end_pass(seat))
+    if seat.state == "infer" and seat.recipe.score_entropy:
+        return Interval(point, point, point + _ENTROPY * seat.tokens * seat.arch.dims.vocab)
     if seat.loss == "fused" and seat.labels_unknown and seat.state != "generate":
         return Interval(_head(seat, sparse_end_pass(seat)), point, point)
     return point
+
+
+_ENTROPY = 12
+"""bytes a logit: softmax, product and fp32 copy of verl/utils/torch_functional.py, entropy_from_logits, run eagerly"""
 
 
 def _head(seat: Seat, end: EndPass) -> Size:

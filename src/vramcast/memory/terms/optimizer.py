@@ -5,7 +5,8 @@ from __future__ import annotations
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import BYTES
 from vramcast.memory.term import term
-from vramcast.memory.terms.parameters import trainable_dtype, trainable_parameters, trainable_tensors
+from vramcast.memory.terms.parameters import sized
+from vramcast.memory.units import held_trainable, trainable_dtype, trainable_tensors
 from vramcast.num import Size, worst
 
 ADAMW_STATES = 2
@@ -17,12 +18,16 @@ def state_dtype(seat: Seat) -> str:
 
 
 def _state_tensors(seat: Seat) -> list[tuple[Size, Size]]:
-    return [(ADAMW_STATES * count, size) for count, size in trainable_tensors(seat, state_dtype(seat))]
+    return sized(seat, trainable_tensors(seat), state_dtype(seat), ADAMW_STATES)
+
+
+def _state_lives(seat: Seat) -> bool:
+    return seat.trains and seat.resident("optimizer") and (seat.when == "steady" or seat.state == "step")
 
 
 @term(
     "optimizer.state",
-    lives=lambda seat: seat.trains and seat.state != "absent" and (seat.when == "steady" or seat.state == "step"),
+    lives=_state_lives,
     source="torch/optim/adamw.py: exp_avg and exp_avg_sq are zeros_like of the parameter",
     tensors=_state_tensors,
 )
@@ -32,7 +37,7 @@ def optimizer_state(seat: Seat) -> Size:
     They do not exist before the first step and never leave after it: a job can pass its first forward and run out in
     its second. In the parameter's dtype, so fp32 weights mean 8 bytes a parameter and bf16 weights 4.
     """
-    return ADAMW_STATES * trainable_parameters(seat) * BYTES[state_dtype(seat)]
+    return ADAMW_STATES * held_trainable(seat) * BYTES[state_dtype(seat)]
 
 
 @term(
@@ -47,5 +52,5 @@ def optimizer_step(seat: Seat) -> Size:
     parameter at a time; `fused` needs none. It sets the peak of big models with short sequences.
     """
     if seat.optimizer_impl == "foreach":
-        return trainable_parameters(seat) * BYTES[state_dtype(seat)]
-    return 2 * worst(*(size for _, size in trainable_tensors(seat, state_dtype(seat))))
+        return held_trainable(seat) * BYTES[state_dtype(seat)]
+    return 2 * worst(*(elements for _, elements in trainable_tensors(seat))) * BYTES[state_dtype(seat)]

@@ -12,7 +12,7 @@ LT_WORKSPACE = 1 << 20
 
 @term(
     "cuda.context",
-    lives=lambda seat: True,
+    lives=lambda seat: seat.leads,
     counter="outside",
     basis="calibrated",
     source="the card's row in the catalogue",
@@ -29,7 +29,7 @@ def cuda_context(seat: Seat) -> Interval:
 
 @term(
     "cublas.workspace",
-    lives=lambda seat: seat.state in ("forward", "loss", "backward", "step", "generate"),
+    lives=lambda seat: seat.leads and seat.engine is None and seat.started,
     basis="derived",
     source="aten/src/ATen/cuda/CublasHandlePool.cpp: one workspace per handle and stream, kept",
 )
@@ -42,5 +42,5 @@ def cublas_workspace(seat: Seat) -> Size:
     size = seat.gpu.cublas_workspace_bytes.value
     if seat.arch.qkv_bias and seat.gpu.before_hopper:
         size += LT_WORKSPACE
-    started = seat.state in ("backward", "step") or (seat.trains and seat.when == "steady")
-    return (2 if started else 1) * size
+    twice = seat.state in ("backward", "step") or (seat.trains and seat.when == "steady")
+    return (2 if twice else 1) * size

@@ -1,0 +1,120 @@
+"""The second pass: what an engine takes depends on the card, not on its tensors, and is frozen once it has started."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from vramcast.estimate.lengths import rollout_sequences
+from vramcast.estimate.resolve import Resolved
+from vramcast.estimate.rollout import sequences_per_engine
+from vramcast.memory.seat import Seat
+from vramcast.memory.term import Reading
+from vramcast.memory.terms.engine import kv_bytes_per_token, one_sequence
+from vramcast.num import portion
+from vramcast.types.result import EngineBytes, PhaseBytes, TermBytes
+from vramcast.units import PPM, ppm
+
+KV = "engine.kv"
+POOLED = ("engine.weights", "engine.activation", "engine.graphs", "engine.runtime")
+"""Terms that come out of the engine's share before its cache."""
+SOURCE = "vllm/v1/worker/gpu_worker.py: ceil(total × fraction) less weights, working memory, graphs and growth"
+
+
+class Pool(NamedTuple):
+    """The engine's share of a GPU: what was asked for and what is left of it for keys and values."""
+
+    requested: int
+    low: int
+    kv: int
+    high: int
+    least: int
+    """one sequence of the engine's length"""
+    per_token: int
+
+
+def size_pool(job: Resolved, seat: Seat, readings: list[Reading]) -> Pool:
+    """Size the pool from the readings of the engine at its start.
+
+    `engine.kv_bytes` says it directly; else the pool is what the fraction leaves. The parts that are only known as
+    intervals make it an interval the other way round.
+    """
+    settings = job.settings
+    parts = [reading for reading in readings if reading.term.name in POOLED]
+    rigid = sum(reading.point for reading in parts)
+    least, per_token = int(one_sequence(seat)), int(kv_bytes_per_token(seat))
+    if settings.engine_kv_bytes is not None:
+        kv = settings.engine_kv_bytes
+        return Pool(rigid + kv, kv, kv, kv, least, per_token)
+    requested = int(portion(ppm(round(settings.engine_fraction or 0.0, 6)), job.gpu.total_bytes.value))
+    kv = max(requested - rigid, 0)
+    low = max(requested - sum(reading.high for reading in parts), 0)
+    high = max(requested - sum(reading.low for reading in parts), 0)
+    return Pool(requested, min(low, kv), kv, max(high, kv), least, per_token)
+
+
+def holds_pool(seat: Seat) -> bool:
+    """The pool is mapped: while the engine starts and generates, and always without sleep mode."""
+    if seat.engine is None or seat.state == "absent":
+        return False
+    return seat.state in ("infer", "generate") or seat.engine.sleep == "none"
+
+
+def pool_term(pool: Pool, seat: Seat) -> TermBytes:
+    """The pool as a term of a phase. Elastic before it is taken; rigid afterwards."""
+    return TermBytes(
+        name=KV,
+        role=seat.role,
+        process=seat.process,
+        bytes=pool.kv,
+        low_bytes=pool.low,
+        high_bytes=pool.high,
+        counter="allocated",
+        elastic=seat.when == "first" and seat.state in ("infer", "generate"),
+        formula="⌈fraction × total⌉ - engine.weights - engine.activation - engine.graphs - engine.runtime",
+        figures=f"{pool.requested:,} - {pool.requested - pool.kv:,}",
+        basis="derived",
+        source=SOURCE,
+    )
+
+
+def describe(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> EngineBytes:
+    """What the pool is good for, and the fractions between which the job works."""
+    settings = job.settings
+    total = job.gpu.total_bytes.value
+    tokens = pool.kv // pool.per_token
+    longest = pool.least // pool.per_token
+    concurrency = tokens // longest
+    low, high = window(job, pool, phases)
+    return EngineBytes(
+        role="rollout",
+        pool_bytes=pool.requested,
+        kv_bytes=pool.kv,
+        kv_bytes_per_token=pool.per_token,
+        kv_tokens=tokens,
+        max_concurrency=concurrency,
+        waves=-(-sequences_per_engine(settings) // max(concurrency, 1)) if rollout_sequences(settings) else 0,
+        fraction_low=_hundredths(low, total, up=True) if job.card_named else None,
+        fraction_high=_hundredths(high, total, up=False) if job.card_named else None,
+    )
+
+
+def window(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> tuple[int, int]:
+    """(least, most) bytes of an engine's share: one sequence must fit into it, and the rest of the GPU beside it."""
+    rigid = pool.requested - pool.kv if pool.kv else _rigid(phases)
+    beside = max(phase.bytes - _pooled(phase) for phase in phases if any(term.name == KV for term in phase.terms))
+    return rigid + pool.least, job.gpu.total_bytes.value - job.settings.busy_bytes - beside
+
+
+def _rigid(phases: list[PhaseBytes]) -> int:
+    return max(sum(term.bytes for term in phase.terms if term.name in POOLED) for phase in phases)
+
+
+def _pooled(phase: PhaseBytes) -> int:
+    return sum(term.bytes for term in phase.terms if term.name in (*POOLED, KV))
+
+
+def _hundredths(size: int, total: int, *, up: bool) -> float:
+    """A fraction in hundredths, as people set it: rounded to the safe side."""
+    hundredth = PPM // 100
+    parts = size * PPM // total
+    return (-(-parts // hundredth) if up else parts // hundredth) / 100

@@ -1,0 +1,64 @@
+"""The rollout role: the seat of an inference engine, and the pool it takes in a second pass."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from vramcast.estimate.lengths import rollout_sequences, total_len
+from vramcast.estimate.resolve import Resolved
+from vramcast.memory.seat import Engine, Seat
+from vramcast.types.settings import Settings
+
+TRAINER, ENGINE = "trainer", "engine"
+_MAX_SEQS, _MAX_BATCHED = 256, 8192
+"""vllm/engine/arg_utils.py, get_batch_defaults: an LLM on a card below 70 GiB"""
+
+
+def engine_seat(job: Resolved, base: Seat) -> Seat:
+    """The seat of one rank of the engine, in the trainer's process or its own."""
+    settings = job.settings
+    own = settings.engine_process == "own"
+    return structs.replace(
+        base,
+        process=ENGINE if own else TRAINER,
+        leads=own,
+        tuning="frozen",
+        shard="none",
+        ranks=1,
+        communicates=False,
+        offloads=frozenset[str](),
+        streams=False,
+        engine=Engine(
+            kind=settings.engine_kind,
+            tp=settings.engine_tp,
+            weights_dtype=settings.engine_dtype,
+            kv_dtype=settings.engine_kv_dtype or settings.engine_dtype,
+            sleep=settings.engine_sleep,
+            eager=settings.engine_eager,
+            max_seqs=_max_seqs(job, settings),
+            max_batched_tokens=settings.engine_max_batched_tokens or _MAX_BATCHED,
+            max_len=settings.engine_max_len or _default_len(job, settings),
+        ),
+    )
+
+
+def _max_seqs(job: Resolved, settings: Settings) -> int:
+    if settings.engine_max_seqs:
+        return settings.engine_max_seqs
+    if job.recipe.engine_seqs_from_batch:
+        return settings.micro_batch * settings.accumulation * settings.engine_tp
+    return _MAX_SEQS
+
+
+def _default_len(job: Resolved, settings: Settings) -> int:
+    return total_len(settings) if job.recipe.engine_len_from_job else job.arch.max_len
+
+
+def engines(settings: Settings) -> int:
+    """How many engines share the rollout."""
+    return settings.engine_count or max(settings.gpus // settings.engine_tp, 1)
+
+
+def sequences_per_engine(settings: Settings) -> int:
+    """Responses one engine generates in a rollout."""
+    return -(-rollout_sequences(settings) // engines(settings))

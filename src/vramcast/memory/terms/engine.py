@@ -1,0 +1,143 @@
+"""What an inference engine holds on one of its GPUs: weights, working memory, graphs, and the pool for its cache."""
+
+from __future__ import annotations
+
+from vramcast.catalog.overheads import overhead
+from vramcast.memory.seat import Engine, Seat
+from vramcast.memory.tape import BYTES
+from vramcast.memory.term import Interval, term
+from vramcast.num import Size, let, shard, total, up_to, whole, worst
+
+_VLLM = "vllm/v1/worker/gpu_worker.py, determine_available_memory"
+_VOCAB_PADDING = 64
+"""vllm/model_executor/layers/vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE"""
+_BLOCK = 16
+"""tokens of a cache block: vllm/config/cache.py, block_size"""
+_MILLION = 1_000_000
+
+
+def engine_of(seat: Seat) -> Engine:
+    """The engine of a rollout seat."""
+    assert seat.engine is not None
+    return seat.engine
+
+
+def awake(seat: Seat) -> bool:
+    """The engine's weights are mapped: always without sleep mode; else while it generates or takes new weights."""
+    return seat.engine is not None and (seat.state in ("infer", "generate", "held") or _never_sleeps(seat))
+
+
+def _never_sleeps(seat: Seat) -> bool:
+    return seat.state == "rest" and engine_of(seat).sleep == "none"
+
+
+def _generates(seat: Seat) -> bool:
+    return seat.engine is not None and seat.state in ("infer", "generate")
+
+
+def _started(seat: Seat) -> bool:
+    return seat.engine is not None and seat.state != "absent"
+
+
+@term("engine.weights", lives=awake, source="reference of vLLM's layers: linears cut by tensor parallelism, vocabulary padded to 64")
+def engine_weights(seat: Seat) -> Size:
+    """The engine's own copy of the weights, on one of its GPUs.
+
+    In the engine's dtype, divided by its tensor-parallel ranks (key heads are repeated when there are more ranks), plus
+    the table of rotary positions. Asleep it is gone (level 2) or on the host (level 1). It wakes before the trainer lets
+    go of anything: at the weight sync both copies are there.
+    """
+    engine, dims = engine_of(seat), seat.arch.dims
+    vocab = up_to(dims.vocab, _VOCAB_PADDING)
+    outer = [row for row in seat.arch.outer if not (seat.arch.tied and row.module == "lm_head")]
+    heads = total(
+        shard(vocab, engine.tp) * dims.hidden if row.cut == "vocab" else row.elements(dims, engine.tp) for row in outer
+    )
+    block = let("engine block", total(row.elements(dims, engine.tp) for row in seat.arch.block.rows))
+    rope = seat.arch.max_len * dims.head_dim
+    return let("engine_params", heads + dims.layers * block + rope) * BYTES[engine.weights_dtype]
+
+
+@term("engine.activation", lives=_generates, basis="calibrated", source=_VLLM + "; sampler bytes measured by version")
+def engine_activation(seat: Seat) -> Interval:
+    """Room for the engine's largest step, found by a dummy run before the pool is sized.
+
+    The larger of a forward over max_num_batched_tokens (MLP products and a few hidden states) and the sampler over
+    max_num_seqs rows of the whole vocabulary. Fewer sequences at once free it.
+    """
+    engine, dims = engine_of(seat), seat.arch.dims
+    tokens, hidden = engine.max_batched_tokens, dims.hidden
+    forward = let("forward", tokens * (3 * shard(dims.ffn, engine.tp) + 4 * hidden) * BYTES[engine.weights_dtype])
+    rows = let("hidden rows", hidden * (tokens + 2 * engine.max_seqs) * BYTES[engine.weights_dtype])
+    rate = overhead("engine_sampler", 1)
+    low, point, high = (
+        worst(forward, rows + whole(engine.max_seqs * dims.vocab * millionths, _MILLION))
+        for millionths in (rate.low, rate.point, rate.high)
+    )
+    return Interval(low, point, high)
+
+
+@term(
+    "engine.graphs",
+    lives=lambda seat: _started(seat) and not engine_of(seat).eager,
+    basis="calibrated",
+    source="CUDA-graph pools of vLLM 0.19 on H100",
+)
+def engine_graphs(seat: Seat) -> Interval:
+    """CUDA graphs of the decode batch sizes. They stay while the engine sleeps; `enforce_eager` does without, slower."""
+    row = overhead("engine_graphs", 1)
+    return Interval(row.low, row.point, row.high)
+
+
+@term(
+    "engine.runtime",
+    lives=_started,
+    counter="outside",
+    basis="calibrated",
+    source="non-torch growth of vLLM during its profile run",
+)
+def engine_runtime(seat: Seat) -> Interval:
+    """What the engine takes outside PyTorch: communication buffers of tensor parallelism, kernels loaded late.
+
+    It stays while the engine sleeps.
+    """
+    row = overhead("engine_runtime", engine_of(seat).tp)
+    return Interval(row.low, row.point, row.high)
+
+
+def kv_bytes_per_token(seat: Seat) -> Size:
+    """Bytes one token takes on one rank of the engine: a key and a value in every layer."""
+    engine, dims = engine_of(seat), seat.arch.dims
+    heads = shard(dims.kv_heads, engine.tp)
+    return 2 * dims.layers * heads * dims.head_dim * BYTES[engine.kv_dtype]
+
+
+def one_sequence(seat: Seat) -> Size:
+    """The smallest usable pool: a sequence of the engine's length, in whole blocks, and the block that is reserved.
+
+    Source: vllm/v1/core/kv_cache_utils.py, check_enough_kv_cache_memory.
+    """
+    blocks = shard(engine_of(seat).max_len, _BLOCK) + 1
+    return blocks * _BLOCK * kv_bytes_per_token(seat)
+
+
+@term(
+    "sync.bucket",
+    lives=lambda seat: seat.phase == "sync" and seat.engine is None and seat.trains,
+    source="verl checkpoint_engine.update_weights_bucket_megabytes",
+)
+def sync_bucket(seat: Seat) -> Size:
+    """The buffer that carries new weights from trainer to engine."""
+    return seat.sync_bucket
+
+
+@term(
+    "sync.gathered",
+    lives=lambda seat: seat.phase == "sync" and seat.engine is None and seat.trains and seat.sharded,
+    basis="derived",
+    source="FSDP state dict, one tensor at a time, in the stored dtype",
+)
+def sync_gathered(seat: Seat) -> Size:
+    """The largest tensor, gathered whole in its stored dtype on the way to the engine: the embedding or the head."""
+    dims = seat.arch.dims
+    return worst(*(row.elements(dims) for row, _ in seat.arch.tensors())) * BYTES[seat.weights_dtype]

@@ -1,0 +1,114 @@
+"""What several data-parallel ranks need beside their shares: gathered units, buckets, reduce buffers, NCCL."""
+
+from __future__ import annotations
+
+from vramcast.catalog.overheads import nccl
+from vramcast.memory.passes import block_pass, end_pass
+from vramcast.memory.seat import Seat
+from vramcast.memory.tape import BYTES
+from vramcast.memory.term import Interval, term
+from vramcast.memory.units import gathered_block, gathered_root, trainable_dtype, trainable_parameters
+from vramcast.num import Size
+
+_FSDP2 = "torch/distributed/fsdp/_fully_shard: _fsdp_param_group.py, _fsdp_collectives.py; equal to a fake-tensor trace"
+
+
+@term(
+    "ddp.buckets",
+    lives=lambda seat: seat.shard == "ddp" and seat.trains and seat.state != "absent",
+    source="torch/nn/parallel/distributed.py: gradient_as_bucket_view defaults to False",
+)
+def ddp_buckets(seat: Seat) -> Size:
+    """DDP's flat copy of all trainable gradients.
+
+    Gradients are stored twice: in `.grad` and in the buckets that are reduced. Small with LoRA. FSDP has none.
+    """
+    return trainable_parameters(seat) * BYTES[trainable_dtype(seat)]
+
+
+@term(
+    "fsdp.gathered",
+    lives=lambda seat: seat.sharded and seat.state in ("forward", "loss", "backward", "infer", "generate"),
+    basis="derived",
+    source=_FSDP2,
+)
+def fsdp_gathered(seat: Seat) -> Size:
+    """Whole weights of the units at work, in the dtype of the forward.
+
+    The root unit (embedding, head, norm) is gathered first and stays while blocks run; of the blocks one is in use and
+    the buffer of one more is alive. FSDP2 copies a gathered buffer out into parameters, so the root exists twice when
+    the first block is gathered. Without a wrap policy the whole model is one unit: nothing is saved.
+    """
+    root, block = gathered_root(seat), gathered_block(seat)
+    copies = 2 if seat.shard == "fsdp2" else 1
+    if seat.state == "generate":
+        return root * BYTES[seat.param_dtype]
+    if seat.state == "forward" and seat.instant == "first block":
+        units = copies * root + 2 * block
+    elif seat.instant == "embedding":
+        units = 0 * block
+    elif seat.state == "loss" or seat.instant in ("head", "loss"):
+        units = root + block
+    else:
+        units = root + 2 * block
+    return units * BYTES[seat.param_dtype]
+
+
+@term(
+    "gradients.unsharded",
+    lives=lambda seat: seat.sharded and seat.records and (seat.state == "backward" or seat.keeps_gradients),
+    basis="derived",
+    source=_FSDP2 + "; accelerate no_sync during accumulation",
+)
+def gradients_unsharded(seat: Seat) -> Size:
+    """Whole gradients that are not reduced yet.
+
+    The block at work and the root (whose head comes first and whose embedding comes last) hold whole gradients until
+    they are reduced. With gradient accumulation and no reduction in between (the default of Hugging Face, TRL, axolotl)
+    every rank keeps the gradients of the whole model: 2 bytes a parameter that sharding does not divide.
+    """
+    if seat.keeps_gradients:
+        return trainable_parameters(seat) * BYTES[_whole_dtype(seat)]
+    block, end = block_pass(seat), end_pass(seat)
+    if seat.instant == "embedding":
+        return end.gradients + end.embedding_gradient
+    return end.gradients + (0 if seat.instant == "loss" else block.gradients)
+
+
+def _whole_dtype(seat: Seat) -> str:
+    return seat.reduce_dtype if seat.shard == "fsdp2" else seat.param_dtype
+
+
+@term(
+    "fsdp.reduce",
+    lives=lambda seat: seat.sharded and seat.records and seat.state == "backward" and not seat.keeps_gradients,
+    basis="derived",
+    source=_FSDP2,
+)
+def fsdp_reduce(seat: Seat) -> Size:
+    """The input of the reduce-scatter: a flat copy of a unit's gradients in the dtype they are reduced in.
+
+    The last block's copy is alive while the next one runs. The root's comes at the very end, with embedding and head:
+    for small models with large vocabularies that sets the peak.
+    """
+    if seat.tuning == "lora":
+        return 0
+    unit = {"last block": gathered_block(seat), "embedding": gathered_root(seat)}.get(seat.instant, 0)
+    return unit * BYTES[seat.reduce_dtype]
+
+
+@term(
+    "nccl",
+    lives=lambda seat: seat.leads and seat.communicates and seat.engine is None,
+    counter="outside",
+    basis="calibrated",
+    source="measured buffers by ranks: NVIDIA/nccl issues 864, 964, 1685",
+)
+def nccl_buffers(seat: Seat) -> Interval:
+    """NCCL's channels and buffers of one communicator, outside PyTorch's counters.
+
+    Grows with the channels to every peer: some hundred MiB on two GPUs, one to two GiB on eight. More communicators
+    (tensor, pipeline, expert parallel) add more; an all-to-all adds several GiB.
+    """
+    row = nccl(int(seat.gpus))
+    return Interval(row.low, row.point, row.high)

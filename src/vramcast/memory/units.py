@@ -1,0 +1,139 @@
+"""Parameters as the ranks of a layout hold them: whole, cut by FSDP, and gathered unit by unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vramcast.memory.seat import Seat
+from vramcast.models.arch import Row
+from vramcast.num import Size, let, shard, total
+
+
+def parameters(seat: Seat) -> Size:
+    """Parameters of the base model."""
+    return seat.once("parameters", lambda: let("params", root_parameters(seat) + seat.arch.dims.layers * _block(seat)))
+
+
+def root_parameters(seat: Seat) -> Size:
+    """Parameters outside the blocks: embedding, final norm, head (once if tied)."""
+    arch = seat.arch
+    rows = [row for row in arch.outer if not (arch.tied and row.module == "lm_head")]
+    return total(let(row.name.removesuffix(".weight"), row.elements(arch.dims)) for row in rows)
+
+
+def _block(seat: Seat) -> Size:
+    return let("block", total(let(row.name, row.elements(seat.arch.dims)) for row in seat.arch.block.rows))
+
+
+def block_adapters(seat: Seat) -> Size:
+    """Parameters of the adapters of one block: `rank * (inputs + outputs)` for every adapted linear layer."""
+    dims = seat.arch.dims
+    pairs = total(
+        let(f"{row.linear} in + out", getattr(dims, row.rows) + getattr(dims, row.width)) for row in _adapted(seat)
+    )
+    return seat.lora_rank * pairs
+
+
+def adapter_parameters(seat: Seat) -> Size:
+    """Parameters of all adapters."""
+    return let("adapter_params", seat.arch.dims.layers * block_adapters(seat))
+
+
+def trainable_parameters(seat: Seat) -> Size:
+    """Parameters that learn."""
+    if not seat.trains:
+        return 0
+    return parameters(seat) if seat.tuning == "full" else adapter_parameters(seat)
+
+
+def gathered_block(seat: Seat) -> Size:
+    """Parameters of one block as FSDP gathers them, its adapters included; 0 when the whole model is one unit."""
+    return 0 if seat.whole_unit else let("unit", _block(seat) + block_adapters(seat))
+
+
+def gathered_root(seat: Seat) -> Size:
+    """Parameters of FSDP's root unit: what is in no block."""
+    if not seat.whole_unit:
+        return let("root", root_parameters(seat))
+    return let("root", parameters(seat) + adapter_parameters(seat))
+
+
+def held_tensors(seat: Seat) -> list[tuple[Size, Size]]:
+    """(how many, elements of each) of the base model's tensors on one rank.
+
+    FSDP2 cuts every tensor along its first dimension; FSDP1 flattens a unit and cuts that. Both pad to the ranks.
+    """
+    dims = seat.arch.dims
+    if seat.shard == "fsdp1":
+        return list(_flat_units(seat))
+    return [(count, _cut(seat, row.elements(dims), row)) for row, count in seat.arch.tensors()]
+
+
+def held_adapters(seat: Seat) -> list[tuple[Size, Size]]:
+    """The same of the adapters."""
+    dims = seat.arch.dims
+    sizes = [seat.lora_rank * getattr(dims, side) for row in _adapted(seat) for side in (row.width, row.rows)]
+    return [(dims.layers, shard(size, seat.ranks) if seat.sharded else size) for size in sizes]
+
+
+def held(tensors: list[tuple[Size, Size]]) -> Size:
+    """Elements in all of them."""
+    return total(count * size for count, size in tensors)
+
+
+def held_parameters(seat: Seat) -> Size:
+    """Parameters of the base model on one rank."""
+    if not seat.sharded:
+        return parameters(seat)
+    return seat.once("held parameters", lambda: let("params_per_rank", held(held_tensors(seat))))
+
+
+def held_trainable(seat: Seat) -> Size:
+    """Trainable parameters on one rank."""
+    if seat.tuning == "full":
+        return held_parameters(seat)
+    if not seat.sharded:
+        return adapter_parameters(seat)
+    return seat.once("held adapters", lambda: let("adapter_params_per_rank", held(held_adapters(seat))))
+
+
+def held_trainable_block(seat: Seat) -> Size:
+    """Trainable parameters of one block on one rank, under FSDP."""
+    if seat.tuning == "lora":
+        return let("adapter share of a block", held([(1, size) for _, size in held_adapters(seat)]))
+    if seat.shard == "fsdp1":
+        return let("share of a block", shard(gathered_block(seat), seat.ranks))
+    rows = seat.arch.block.rows
+    return let("share of a block", total(_cut(seat, row.elements(seat.arch.dims), row) for row in rows))
+
+
+def trainable_tensors(seat: Seat) -> list[tuple[Size, Size]]:
+    """(how many, elements of each) of the trainable tensors on one rank."""
+    return held_tensors(seat) if seat.tuning == "full" else held_adapters(seat)
+
+
+def trainable_dtype(seat: Seat) -> str:
+    """Stored dtype of what learns."""
+    return seat.weights_dtype if seat.tuning == "full" else seat.adapter_dtype
+
+
+def _adapted(seat: Seat) -> list[Row]:
+    return [row for row in seat.arch.block.rows if row.linear in seat.targets]
+
+
+def _cut(seat: Seat, elements: Size, row: Row) -> Size:
+    if not seat.sharded:
+        return elements
+    dims = seat.arch.dims
+    rows = getattr(dims, row.rows) if row.rows else 1
+    width = getattr(dims, row.width) if row.width else 1
+    # a vector's only dimension is its first: `rows` is 1 when the width carries it
+    return shard(rows, seat.ranks) * width if row.rows else shard(width, seat.ranks)
+
+
+def _flat_units(seat: Seat) -> Iterator[tuple[Size, Size]]:
+    if seat.whole_unit:
+        yield 1, shard(parameters(seat), seat.ranks)
+    else:
+        yield 1, shard(root_parameters(seat), seat.ranks)
+        yield seat.arch.dims.layers, shard(_block(seat), seat.ranks)
