@@ -1,4 +1,5 @@
-"""Measured memory that no tensor explains: communication buffers and what an engine holds, as intervals with sources."""
+"""Measured memory that no tensor explains: communication buffers and what an engine holds, as intervals with
+sources."""
 
 from __future__ import annotations
 

@@ -49,7 +49,9 @@ def check(
     return contradicted
 
 
-def _does_not_divide(path: str, ranks: int, what: str, whole: int, origin: str, arch: Arch, mistakes: Mistakes) -> None:
+def _does_not_divide(
+    path: str, ranks: int, what: str, whole: int, origin: str, whole_origin: str, mistakes: Mistakes
+) -> None:
     allowed = ", ".join(str(number) for number in range(1, whole + 1) if whole % number == 0)
     mistakes.add(
         f"{path} = {ranks} does not divide {what} = {whole}",

@@ -42,8 +42,9 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
         (
             "framework", "model", "lora.rank", "lora.targets", "lora.dropout", "micro_batch", "accumulation", "seq_len",
             "prompt_len", "response_len", "packing", "padding", "labelled_frac", "autocast", "optimizer.impl",
-            "recompute.reentrant", "gpu", "gpus", "gpus_per_node", "busy_bytes", "allocator", "host_bytes", "grpo.variant",
-            "group", "prompts_per_step", "mini_batch", "token_budget", "logprob.micro_batch", "logprob.token_budget",
+            "recompute.reentrant", "gpu", "gpus", "gpus_per_node", "busy_bytes", "allocator", "host_bytes",
+            "grpo.variant", "group", "prompts_per_step", "mini_batch", "token_budget", "logprob.micro_batch",
+            "logprob.token_budget",
             "shard_size", "engine.version", "engine.fraction", "engine.kv_bytes", "engine.tp", "engine.max_seqs",
             "engine.max_batched_tokens", "engine.max_len", "engine.eager", "engine.sleep", "engine.count",
             "engine.sync_bucket_bytes",
@@ -150,11 +151,7 @@ def _uses_host(job: Settings) -> bool:
 def ineffective(asked: Mapping[str, Fact], settings: Settings) -> list[Ineffective]:
     """Values the user set that change nothing in this job."""
     changed = [(name, fact) for name, fact in asked.items() if fact.value != find(name)[1].default]
-    return [
-        Ineffective(name, fact.value, why)
-        for name, fact in changed
-        if (why := without_effect(name, settings))
-    ]
+    return [Ineffective(name, fact.value, why) for name, fact in changed if (why := without_effect(name, settings))]
 
 
 def without_effect(path: str, settings: Settings) -> str:

@@ -16,7 +16,7 @@ from vramcast.estimate.modelled import USED, ineffective, not_modelled, without_
 from vramcast.models.arch import Arch
 from vramcast.models.build import build_arch
 from vramcast.types.job import Fact, Job, Origin, Understanding, settings_of
-from vramcast.types.paths import PATHS, Value
+from vramcast.types.paths import PATHS, Value, write_value
 from vramcast.types.recipe import Recipe
 from vramcast.types.result import Assumption, Ignored, Ineffective, UnreadKey
 from vramcast.types.settings import Settings
@@ -148,7 +148,11 @@ def _assumptions(asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings
     used = USED.get(settings.algorithm, ())
     shown = [path for path in PATHS if path in filled or path in used]
     return [
-        Assumption(path, values[path], str(filled[path].origin) if path in filled else "vramcast default")
+        Assumption(
+            path,
+            write_value(PATHS[path], values[path]),
+            str(filled[path].origin) if path in filled else "vramcast default",
+        )
         for path in shown
         if path not in asked and path in used and values[path] is not None and not without_effect(path, settings)
     ]

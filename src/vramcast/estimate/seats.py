@@ -32,7 +32,7 @@ class Seats:
         state = instant.states.get(self.role, "rest")
         work = self._work(phase.name, state, instant.name)
         records = self.base.trains and state in ("forward", "loss", "backward", "step")
-        memo = self.memos.setdefault((records, state == "generate", *sorted(work.items(), key=lambda pair: pair[0])), {})
+        memo = self.memos.setdefault((records, state == "generate", *work.items()), {})
         seat = structs.replace(
             self.base, state=state, phase=phase.name, instant=instant.name, when=when, memo=memo, **work
         )

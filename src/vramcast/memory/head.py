@@ -11,10 +11,11 @@ class Model(Attention):
     """All operators a causal language model needs, from token ids to the loss."""
 
     def inputs(self) -> list[Tensor]:
-        """Token ids and the attention mask: 8 bytes a token each."""
+        """Token ids, the attention mask and, in `generate`, positions: 8 bytes a token each."""
         self.scope("inputs")
         seat = self.seat
-        return [self.tape.empty(name, seat.sequences, seat.seq_len, "int64") for name in ("ids", "attention mask")]
+        names = ("ids", "attention mask", *(("positions",) if seat.state == "generate" else ()))
+        return [self.tape.empty(name, seat.sequences, seat.seq_len, "int64") for name in names]
 
     def hidden(self, name: str) -> Tensor:
         """Hidden states of all tokens, as a block gets them: in the dtype of the weights, part of the graph."""
@@ -45,11 +46,16 @@ class Model(Attention):
         return tape.node(out, [weight], [], backward)
 
     def rope_tables(self) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of every position, in the dtype of the hidden states; computed in fp32."""
+        """Cosines and sines of every position, in the dtype of the hidden states; computed in fp32. Training shares
+        them; `generate` counts the positions of each sequence from its mask and makes tables for each.
+
+        Source: transformers/generation/utils.py, _prepare_position_ids_for_generation.
+        """
         tape, seat = self.tape, self.seat
         self.scope("rotary_emb")
         head_dim = seat.arch.dims.head_dim
-        angles = tape.empty("fp32 angles", seat.seq_len, head_dim, "fp32")
+        positions = seat.tokens if seat.state == "generate" else seat.seq_len
+        angles = tape.empty("fp32 angles", positions, head_dim, "fp32")
         cosines, sines = (tape.like(angles, f"fp32 {part}") for part in ("cosines", "sines"))
         tape.drop(angles)
         low = tuple(self.cast(table, self.weights_dtype, "rope table") for table in (cosines, sines))

@@ -43,7 +43,9 @@ class EndPass(NamedTuple):
     """Bytes before the first block and behind the last one."""
 
     inputs: Size
-    """ids, mask and rope tables: alive until backward is over"""
+    """ids and mask: alive until backward is over"""
+    tables: Size
+    """rope tables: alive until the blocks are done"""
     hidden: Size
     """one hidden state of all tokens, as the embedding gives it"""
     loss: Size
@@ -179,9 +181,9 @@ def _run_ends(seat: Seat) -> EndPass:
     ops = new_tape(seat, records=seat.records)
     tape = ops.tape
     ops.inputs()
-    tables = ops.rope_tables()
     inputs = tape.alive()
-    del tables
+    ops.rope_tables()
+    tables = tape.alive() - inputs
     since = len(tape.steps)
     hidden = ops.hidden("last hidden states")
     ops.scope("norm")
@@ -191,20 +193,21 @@ def _run_ends(seat: Seat) -> EndPass:
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
     most, casts = tape.peak(since, start), tape.alive("cast", since)
     if not seat.records:
-        return EndPass(inputs, tape.size(hidden), most, 0, 0, 0, 0, 0)
+        return EndPass(inputs, tables, tape.size(hidden), most, 0, 0, 0, 0, 0)
     tape.end_autocast()
     start = len(tape.steps)
     tape.backward(loss, tape.like(loss, "loss gradient"))
-    table, embedding = _embedding(seat)
+    gradient, embedding = _embedding(seat)
     return EndPass(
         inputs,
+        tables,
         tape.size(hidden),
         most,
         casts,
         tape.peak(since, start),
         tape.alive("gradient", since),
         embedding,
-        table,
+        gradient,
     )
 
 

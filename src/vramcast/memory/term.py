@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from inspect import cleandoc
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from vramcast.memory.seat import Seat
 from vramcast.num import Named, Size
@@ -22,6 +22,7 @@ class Interval(NamedTuple):
 
 
 Formula: TypeAlias = Callable[[Seat], "Size | Interval"]
+Declared = TypeVar("Declared", bound=Formula)
 Tensors: TypeAlias = Callable[[Seat], Sequence[tuple[Size, Size]]]
 
 
@@ -57,10 +58,10 @@ def term(
     basis: Basis = "exact",
     tensors: Tensors | None = None,
     rounds: Callable[[Seat], bool] | None = None,
-) -> Callable[[Formula], Formula]:
+) -> Callable[[Declared], Declared]:
     """Declare a term. It exists where `lives` says so; its bytes are what the decorated function returns."""
 
-    def declare(formula: Formula) -> Formula:
+    def declare(formula: Declared) -> Declared:
         if name in TERMS:
             raise ValueError(f"term {name} is declared twice")
         TERMS[name] = Term(name, formula, lives, counter, basis, source, tensors, rounds or lives)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from vramcast.algorithms import ALGORITHMS
+from vramcast.algorithms.table import Modes
 from vramcast.catalog.frameworks import frameworks
 from vramcast.catalog.gpus import gpus
 from vramcast.catalog.models import model_config, model_names
@@ -84,11 +84,16 @@ def _terms() -> list[dict[str, object]]:
 
 
 def _algorithms() -> list[dict[str, object]]:
+    everything = Modes(reference="copy", engine="vllm", sharded=True, old_logprobs=True)
     return [
-        {"algorithm": entry.name, "roles": list(entry.roles), "phases": [phase.name for phase in entry.phases],
-         "what": entry.about}
+        {
+            "algorithm": entry.name,
+            "roles": list(entry.roles(everything)),
+            "phases": list(dict.fromkeys(phase.name for phase in entry.phases(everything))),
+            "what": entry.about,
+        }
         for entry in ALGORITHMS.values()
-    ]  # fmt: skip
+    ]
 
 
 def _frameworks() -> list[dict[str, object]]:
@@ -105,5 +110,6 @@ def _paths() -> list[dict[str, object]]:
     ]
 
 
-def _cell(raw: Any) -> str:
-    return str(raw).strip("[]").replace("'", "") if isinstance(raw, list) else str(raw)
+def _cell(raw: object) -> str:
+    """A list without its brackets and quotes."""
+    return str(raw).strip("[]").replace("'", "") if isinstance(raw, list) else str(raw)  # pyright: ignore[reportUnknownArgumentType]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from vramcast.estimate import peak_phase
+from vramcast.report.bars import show_timeline
 from vramcast.types.paths import Value
-from vramcast.types.result import Forecast, LeverResult, Peak, PhaseBytes
+from vramcast.types.result import EngineBytes, Forecast, LeverResult, Peak, PhaseBytes, TermBytes
 from vramcast.units import GIB, gib
 
 WIDTH = 80
-_BAR = 20
 _WORDS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT", None: "NEEDS"}
 
 
@@ -20,7 +20,9 @@ def show(answer: Forecast) -> str:
     blocks = [
         _head(answer),
         _terms(phase),
-        _timeline(answer),
+        show_timeline(answer),
+        _engines(answer),
+        _host(answer),
         _cards(answer),
         _listed("assumed", (f"{item.path} = {value(item.value)}  ({item.origin})" for item in answer.assumptions)),
         _listed("overridden", (f"{item.path} = {value(item.value)} ({item.origin}) by {value(item.winner)} "
@@ -67,37 +69,52 @@ def _head(answer: Forecast) -> Iterator[str]:
 
 
 def _terms(phase: PhaseBytes) -> Iterator[str]:
-    yield f"{'what holds it at the peak':<26}{'GiB':>9}  {'bytes':>17}"
+    yield f"{'what holds it at the peak':<30}{'GiB':>9}  {'bytes':>17}"
     for term in phase.terms:
         span = "" if term.low_bytes == term.high_bytes else f"  {_gib(term.low_bytes)} to {_gib(term.high_bytes)}"
-        yield f"  {term.name:<24}{_gib(term.bytes):>9}  {term.bytes:>17,}{span}"
-    yield f"  {'total':<24}{_gib(phase.bytes):>9}  {phase.bytes:>17,}"
+        yield f"  {_owned(term):<28}{_gib(term.bytes):>9}  {term.bytes:>17,}{span}"
+    yield f"  {'total':<28}{_gib(phase.bytes):>9}  {phase.bytes:>17,}"
 
 
-def _timeline(answer: Forecast) -> Iterator[str]:
+def _owned(term: TermBytes) -> str:
+    """The term's name, with its role where it is not the policy's and not said by the name."""
+    plain = term.role == "policy" or term.name.startswith("engine.")
+    return term.name if plain else f"{term.name} ({term.role})"
+
+
+def _engines(answer: Forecast) -> Iterator[str]:
     for group in answer.groups:
-        top = max(phase.bytes for phase in group.phases)
-        yield f"{'phase':<26}{'GiB':>9}"
-        for when, title in (("first", "first step"), ("steady", "every later step")):
-            phases = [phase for phase in group.phases if phase.when == when]
-            if phases:
-                yield f"  {title}"
-            for phase in phases:
-                bar = "█" * max(round(_BAR * phase.bytes / top), 1)
-                mark = "  peak" if _is_peak(answer, phase) else ""
-                yield f"    {phase.name + ' · ' + phase.instant:<22}{_gib(phase.bytes):>9}  {bar}{mark}"
+        for engine in group.engines:
+            yield "engine"
+            yield f"  pool   {gib(engine.pool_bytes)} a GPU, {gib(engine.kv_bytes)} of it for keys and values"
+            yield (
+                f"  cache  {engine.kv_tokens:,} tokens of {engine.kv_bytes_per_token:,} bytes, "
+                f"{engine.max_concurrency:,} longest sequences at once"
+            )
+            yield f"  waves  {engine.waves} for one rollout, if every response is as long as allowed"
+            if engine.fraction_low is not None and engine.fraction_high is not None:
+                yield f"  engine.fraction from {engine.fraction_low} to {engine.fraction_high}{_no_window(engine)}"
 
 
-def _is_peak(answer: Forecast, phase: PhaseBytes) -> bool:
-    peak = answer.peak
-    return (phase.name, phase.instant, phase.when) == (peak.phase, peak.instant, peak.when)
+def _no_window(engine: EngineBytes) -> str:
+    assert engine.fraction_low is not None
+    assert engine.fraction_high is not None
+    return "" if engine.fraction_low <= engine.fraction_high else ": nothing in between, the GPU is too full beside it"
+
+
+def _host(answer: Forecast) -> Iterator[str]:
+    for node in answer.nodes:
+        room = f" of {gib(node.host_capacity_bytes)}" if node.host_capacity_bytes is not None else ""
+        yield f"host memory of one machine   {gib(node.host_bytes)}{room}"
+        for term in node.terms:
+            yield f"  {_owned(term):<28}{_gib(term.bytes):>9}"
 
 
 def _cards(answer: Forecast) -> Iterator[str]:
     if answer.cards:
         yield "cards of the catalogue"
     for card in answer.cards:
-        yield f"  {card.gpu:<24}{_gib(card.capacity_bytes):>9}  {_WORDS[card.verdict].lower()}"
+        yield f"  {card.gpu:<28}{_gib(card.capacity_bytes):>9}  {_WORDS[card.verdict].lower()}"
 
 
 def _listed(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -21,8 +21,9 @@ def _without_grad(seat: Seat) -> bool:
 
 @term("inputs", lives=lambda seat: _in_step(seat) or _without_grad(seat), source=_TRACED)
 def inputs(seat: Seat) -> Size:
-    """Token ids and the attention mask (8 bytes a token each) and the rope tables. Small."""
-    return end_pass(seat).inputs
+    """Token ids and the attention mask (8 bytes a token each) and, while blocks run, the rope tables. Small."""
+    end = end_pass(seat)
+    return end.inputs if seat.instant == "embedding" else end.inputs + end.tables
 
 
 def _blocks_done(seat: Seat) -> bool:

@@ -39,13 +39,17 @@ def _started(seat: Seat) -> bool:
     return seat.engine is not None and seat.state != "absent"
 
 
-@term("engine.weights", lives=awake, source="reference of vLLM's layers: linears cut by tensor parallelism, vocabulary padded to 64")
+@term(
+    "engine.weights",
+    lives=awake,
+    source="reference of vLLM's layers: linears cut by tensor parallelism, vocabulary padded to 64",
+)
 def engine_weights(seat: Seat) -> Size:
     """The engine's own copy of the weights, on one of its GPUs.
 
     In the engine's dtype, divided by its tensor-parallel ranks (key heads are repeated when there are more ranks), plus
-    the table of rotary positions. Asleep it is gone (level 2) or on the host (level 1). It wakes before the trainer lets
-    go of anything: at the weight sync both copies are there.
+    the table of rotary positions. Asleep it is gone (level 2) or on the host (level 1). It wakes before the trainer
+    lets go of anything: at the weight sync both copies are there.
     """
     engine, dims = engine_of(seat), seat.arch.dims
     vocab = up_to(dims.vocab, _VOCAB_PADDING)
@@ -84,7 +88,8 @@ def engine_activation(seat: Seat) -> Interval:
     source="CUDA-graph pools of vLLM 0.19 on H100",
 )
 def engine_graphs(seat: Seat) -> Interval:
-    """CUDA graphs of the decode batch sizes. They stay while the engine sleeps; `enforce_eager` does without, slower."""
+    """CUDA graphs of the decode batch sizes. They stay while the engine sleeps; `enforce_eager` does without,
+    slower."""
     row = overhead("engine_graphs", 1)
     return Interval(row.low, row.point, row.high)
 

@@ -7,7 +7,7 @@ from vramcast.memory.passes import block_pass, end_pass
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import BYTES
 from vramcast.memory.term import Interval, term
-from vramcast.memory.units import gathered_block, gathered_root, trainable_dtype, trainable_parameters
+from vramcast.memory.units import block_adapters, gathered_block, gathered_root, trainable_dtype, trainable_parameters
 from vramcast.num import Size
 
 _FSDP2 = "torch/distributed/fsdp/_fully_shard: _fsdp_param_group.py, _fsdp_collectives.py; equal to a fake-tensor trace"
@@ -91,9 +91,8 @@ def fsdp_reduce(seat: Seat) -> Size:
     The last block's copy is alive while the next one runs. The root's comes at the very end, with embedding and head:
     for small models with large vocabularies that sets the peak.
     """
-    if seat.tuning == "lora":
-        return 0
-    unit = {"last block": gathered_block(seat), "embedding": gathered_root(seat)}.get(seat.instant, 0)
+    root, block = (0, block_adapters(seat)) if seat.tuning == "lora" else (gathered_root(seat), gathered_block(seat))
+    unit = {"last block": block, "embedding": root}.get(seat.instant, 0)
     return unit * BYTES[seat.reduce_dtype]
 
 

@@ -83,8 +83,8 @@ def gradients(seat: Seat) -> Size:
     """One gradient for every trainable parameter.
 
     They appear during backward, last layer first, and are freed after the step. With gradient accumulation they stay
-    from one micro-batch to the next, so they also add to the forward, where activations peak. Under FSDP each rank keeps
-    its share, in the dtype of its shard; what a unit has before it is reduced is `gradients.unsharded`.
+    from one micro-batch to the next, so they also add to the forward, where activations peak. Under FSDP each rank
+    keeps its share, in the dtype of its shard; what a unit has before it is reduced is `gradients.unsharded`.
     """
     if seat.sharded:
         return _reduced(seat)

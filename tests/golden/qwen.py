@@ -1,0 +1,48 @@
+"""Qwen2.5-7B and an A100 80 GB by hand: the sizes that the golden cases are worked out from.
+
+Everything is written out from the model's config.json, the Hugging Face class Qwen2ForCausalLM and PyTorch's sources;
+nothing is taken from the package.
+"""
+
+from __future__ import annotations
+
+MIB = 1 << 20
+
+LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB = 28, 3584, 28, 4, 128, 18944, 152064
+QUERY = 28 * 128  # 3,584: width of all query heads
+KV = 4 * 128  # 512: width of all key heads
+
+# One decoder layer. Linear weights are outputs x inputs; q, k and v have a bias, o and the MLP have none.
+Q_PROJ = 3584 * 3584  # 12,845,056
+K_PROJ = 512 * 3584  # 1,835,008, and v_proj alike
+O_PROJ = 3584 * 3584  # 12,845,056
+GATE_PROJ = 18944 * 3584  # 67,895,296, and up_proj and down_proj alike
+BIASES = 3584 + 512 + 512  # 4,608
+NORMS = 2 * 3584  # input_layernorm, post_attention_layernorm
+LAYER = Q_PROJ + 2 * K_PROJ + O_PROJ + 3 * GATE_PROJ + BIASES + NORMS
+assert LAYER == 233_057_792
+
+EMBEDDING = 152064 * 3584  # 544,997,376, and the head alike: they are not tied
+PARAMS = 2 * EMBEDDING + 28 * LAYER + 3584  # the last one is the final norm
+assert PARAMS == 7_615_616_512
+
+# The card. cuda.context is what one process was measured to hold on an A100 before its first tensor: 481 MiB, and up
+# to 942 MiB with all kernels loaded. A cuBLAS handle takes 8.125 MiB of workspace before Hopper
+# (aten/src/ATen/cuda/CublasHandlePool.cpp: 2 x 4096 KiB + 8 x 16 KiB); cublasLt, which runs layers with a bias, 1 MiB.
+CONTEXT = 481 * MIB
+WORKSPACE = (2 * 4096 + 8 * 16) * 1024 + 1024 * 1024
+"""of one thread; from the first backward on the autograd thread has another"""
+
+
+def slack(size: int) -> int:
+    """What the allocator cannot use behind one tensor: blocks are multiples of 512 bytes, and a tensor of 10 MiB or
+    more has a segment of a multiple of 2 MiB for itself."""
+    step = 2 * MIB if size >= 10 * MIB else 512
+    return (step - size % step) % step
+
+
+def weights_slack(size_of_number: int) -> int:
+    """`slack` of one copy of all parameters: every tensor is an allocation of its own."""
+    layer = [Q_PROJ, K_PROJ, K_PROJ, 3584, 512, 512, O_PROJ, GATE_PROJ, GATE_PROJ, GATE_PROJ, 3584, 3584]
+    outer = [EMBEDDING, EMBEDDING, 3584]
+    return sum(slack(size_of_number * elements) for elements in [*outer, *(28 * layer)])
