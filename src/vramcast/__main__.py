@@ -1,8 +1,6 @@
 """`python -m vramcast` is the command `vramcast`."""
 
-import sys
-
-from vramcast.cli import main
+from vramcast.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

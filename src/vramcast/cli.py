@@ -6,9 +6,10 @@ Exit codes: 0 answered yes, 1 answered no, 2 the question was wrong.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from vramcast import __version__
 from vramcast.errors import Mistakes, Refused, near, refuse
@@ -16,6 +17,12 @@ from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
 _LISTS = ("gpus", "models", "terms", "algorithms", "frameworks", "paths", "schema")
+
+
+def run() -> NoReturn:
+    """The console script. The process is short: collecting garbage would only cost time."""
+    gc.disable()
+    sys.exit(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,8 +77,6 @@ def _formats(parser: argparse.ArgumentParser) -> None:
 
 def said(options: argparse.Namespace) -> Understanding:
     """Flags and files as facts, strongest first: --set, then --model/--gpu/--gpus, then the files in their order."""
-    from vramcast.readers import read_config
-
     mistakes = Mistakes()
     facts: list[Fact] = []
     for text in reversed(options.set):  # the last one said wins
@@ -85,6 +90,8 @@ def said(options: argparse.Namespace) -> Understanding:
                 facts.append(Fact(path, check_value(path, raw, origin), origin))
     result = Understanding(facts)
     for source in options.config:
+        from vramcast.readers import read_config
+
         with mistakes.collect():
             result = result + read_config(source, sys.stdin)
     result.mistakes.extend(mistakes.found)
@@ -134,7 +141,7 @@ def _explain(options: argparse.Namespace) -> int:
         print(manual(options.term))
         return 0
     question = said(options)
-    answer = forecast(question, texts=True)
+    answer = forecast(question, texts=options.json)
     phase = peak_phase(answer)
     if options.phase is not None:
         phases = [found for group in answer.groups for found in group.phases if found.name == options.phase]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from difflib import get_close_matches
 
 
 class VramcastError(Exception):
@@ -66,6 +65,8 @@ class Mistakes:
 
 def near(name: str, names: Iterable[str]) -> str:
     """The closest of `names`, as text for a "did you mean" line; empty when none is close."""
+    from difflib import get_close_matches  # only a mistake needs it
+
     lowered = {known.lower(): known for known in names}
     found = get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)
     return ", ".join(lowered[key] for key in found)

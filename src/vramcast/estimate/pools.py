@@ -8,7 +8,7 @@ from vramcast.estimate.lengths import rollout_sequences
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.rollout import sequences_per_engine
 from vramcast.memory.seat import Seat
-from vramcast.memory.term import Reading
+from vramcast.memory.term import TERMS, Reading
 from vramcast.memory.terms.engine import kv_bytes_per_token, one_sequence
 from vramcast.num import portion
 from vramcast.types.result import EngineBytes, PhaseBytes, TermBytes
@@ -17,7 +17,6 @@ from vramcast.units import PPM, ppm
 KV = "engine.kv"
 POOLED = ("engine.weights", "engine.activation", "engine.graphs", "engine.runtime")
 """Terms that come out of the engine's share before its cache."""
-SOURCE = "vllm/v1/worker/gpu_worker.py: ceil(total × fraction) less weights, working memory, graphs and growth"
 
 
 class Pool(NamedTuple):
@@ -73,7 +72,7 @@ def pool_term(pool: Pool, seat: Seat) -> TermBytes:
         formula="⌈fraction × total⌉ - engine.weights - engine.activation - engine.graphs - engine.runtime",
         figures=f"{pool.requested:,} - {pool.requested - pool.kv:,}",
         basis="derived",
-        source=SOURCE,
+        source=TERMS[KV].source,
     )
 
 

@@ -17,12 +17,11 @@ class Texts:
 
     def __init__(self, job: Resolved) -> None:
         self.moments = list(moments(job))
+        self.known: dict[tuple[str, ...], tuple[str, str]] = {}
         self.seats = {role: Seats(job, role, names=True) for role in roles_of(job)}
 
     def formula(self, phase: PhaseBytes, term: TermBytes) -> Named | None:
         """A term's bytes at an instant as a formula with its levels; None for a measured constant."""
-        if term.name not in TERMS:
-            return None
         at = (phase.name, phase.instant, phase.when)
         moment = next(moment for moment in self.moments if (moment[0].name, moment[1].name, moment[2]) == at)
         return explain(TERMS[term.name], self.seats[term.role].seat(*moment))
@@ -34,7 +33,13 @@ class Texts:
     def _write(self, phase: PhaseBytes, term: TermBytes) -> TermBytes:
         if term.formula:  # a pool is sized from the card, and brings its own text
             return term
-        text = self.formula(phase, term)
-        if text is None:
-            return structs.replace(term, formula="measured", figures=f"{term.bytes:,}")
-        return structs.replace(term, formula=text.formula, figures=text.figures)
+        formula, figures = self._text(phase, term)
+        return structs.replace(term, formula=formula, figures=figures or f"{term.bytes:,}")
+
+    def _text(self, phase: PhaseBytes, term: TermBytes) -> tuple[str, str]:
+        """Formula and figures; a term of the same bytes at the same instant of another run reads the same."""
+        key = (term.role, term.name, phase.name, phase.instant, str(term.bytes))
+        if key not in self.known:
+            text = self.formula(phase, term)
+            self.known[key] = ("measured", "") if text is None else (text.formula, text.figures)
+        return self.known[key]

@@ -11,11 +11,15 @@ class Model(Attention):
     """All operators a causal language model needs, from token ids to the loss."""
 
     def inputs(self) -> list[Tensor]:
-        """Token ids, the attention mask and, in `generate`, positions: 8 bytes a token each."""
+        """Token ids and the attention mask, 8 bytes a token each; `generate` has positions too, and keeps all three for
+        the tokens that are in the cache as well."""
         self.scope("inputs")
         seat = self.seat
-        names = ("ids", "attention mask", *(("positions",) if seat.state == "generate" else ()))
-        return [self.tape.empty(name, seat.sequences, seat.seq_len, "int64") for name in names]
+        if seat.state == "generate":
+            names, length = ("ids", "attention mask", "positions"), seat.cached_len
+        else:
+            names, length = ("ids", "attention mask"), seat.seq_len
+        return [self.tape.empty(name, seat.sequences, length, "int64") for name in names]
 
     def hidden(self, name: str) -> Tensor:
         """Hidden states of all tokens, as a block gets them: in the dtype of the weights, part of the graph."""
@@ -69,6 +73,7 @@ class Model(Attention):
         tape, seat = self.tape, self.seat
         self.scope("lm_head")
         logits = tape.empty("last logits", seat.sequences, seat.arch.dims.vocab, seat.compute_dtype, "logits")
+        self.drop(hidden)  # the model's forward returns the logits only
         wide = tape.empty("fp32 last logits", seat.sequences, seat.arch.dims.vocab, "fp32", "logits")
         self.drop(logits)
         return wide

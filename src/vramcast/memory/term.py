@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from inspect import cleandoc
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from vramcast.memory.seat import Seat
@@ -43,6 +42,9 @@ class Term(NamedTuple):
 
     @property
     def manual(self) -> str:
+        """The docstring of the formula, its indentation taken off."""
+        from inspect import cleandoc  # slow to import, and only the manual needs it
+
         return cleandoc(self.formula.__doc__ or "")
 
 

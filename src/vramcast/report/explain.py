@@ -36,8 +36,11 @@ def manual(name: str) -> str:
 def _term(texts: Texts, phase: PhaseBytes, term: TermBytes, seen: set[str]) -> Iterator[str]:
     entry: Term = TERMS[term.name]
     yield f"{term.name}  {term.bytes:,} bytes ({gib(term.bytes)})"
-    text = texts.formula(phase, term)
-    if text is None:
+    text = None if term.formula else texts.formula(phase, term)
+    if term.formula:
+        yield from _folded("= ", term.formula, "  ")
+        yield from _folded("= ", term.figures, "  ")
+    elif text is None:
         if term.low_bytes != term.high_bytes:
             yield f"  {term.low_bytes:,} to {term.high_bytes:,}"
     else:

@@ -23,7 +23,7 @@ def _without_grad(seat: Seat) -> bool:
 def inputs(seat: Seat) -> Size:
     """Token ids and the attention mask (8 bytes a token each) and, while blocks run, the rope tables. Small."""
     end = end_pass(seat)
-    return end.inputs if seat.instant == "embedding" else end.inputs + end.tables
+    return end.inputs if seat.instant in ("embedding", "first token") else end.inputs + end.tables
 
 
 def _blocks_done(seat: Seat) -> bool:

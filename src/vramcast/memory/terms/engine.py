@@ -127,6 +127,23 @@ def one_sequence(seat: Seat) -> Size:
 
 
 @term(
+    "engine.kv",
+    lives=lambda seat: False,  # sized in the second pass (estimate/pools.py), from what the card has
+    basis="derived",
+    source=_VLLM,
+)
+def engine_kv(seat: Seat) -> Size:
+    """The pool for keys and values: what the engine's share leaves.
+
+    ⌈fraction × total⌉ less its weights, working memory, graphs and runtime growth, in blocks of 16 tokens. It must hold
+    one sequence of the engine's length or the engine does not start; more holds more sequences at once. Without sleep
+    mode it stays while the trainer works. The share must be free when the engine starts and wakes: what the trainer
+    gains later (optimizer states after the first step) is not seen by it.
+    """
+    return one_sequence(seat)
+
+
+@term(
     "sync.bucket",
     lives=lambda seat: seat.phase == "sync" and seat.engine is None and seat.trains,
     source="verl checkpoint_engine.update_weights_bucket_megabytes",
