@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeAlias
@@ -22,7 +23,16 @@ _LISTS = ("gpus", "models", "terms", "algorithms", "frameworks", "paths", "schem
 def run() -> NoReturn:
     """The console script. The process is short: collecting garbage would only cost time."""
     gc.disable()
-    sys.exit(main())
+    code: int | str | None = 0
+    try:
+        try:
+            code = main()
+        except SystemExit as end:  # argparse
+            code = end.code
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a pipe has seen enough; Python would flush once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,9 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Refused as refused:
         print(refused, file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stderr.close()
-        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -92,9 +99,11 @@ def said(options: argparse.Namespace) -> Understanding:
     for source in options.config:
         from vramcast.readers import read_config
 
-        with mistakes.collect():
+        try:
             result = result + read_config(source, sys.stdin)
-    result.mistakes.extend(mistakes.found)
+        except Refused as refused:
+            result = result + Understanding([], mistakes=refused.mistakes, misread=True)
+    result.mistakes[:0] = mistakes.found
     return result
 
 

@@ -17,7 +17,7 @@ class VramcastError(Exception):
 class Mistake:
     """One wrong thing: a one-line fact and labelled lines of context (its origin, what is allowed, what to do)."""
 
-    def __init__(self, fact: str, **context: str) -> None:
+    def __init__(self, fact: str, /, **context: str) -> None:
         self.fact = fact
         self.context = context
 
@@ -36,7 +36,7 @@ class Refused(VramcastError):
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
 
 
-def refuse(fact: str, **context: str) -> Refused:
+def refuse(fact: str, /, **context: str) -> Refused:
     """A refusal with a single mistake, to be raised."""
     return Refused([Mistake(fact, **context)])
 
@@ -47,7 +47,7 @@ class Mistakes:
     def __init__(self, found: Iterable[Mistake] = ()) -> None:
         self.found = list(found)
 
-    def add(self, fact: str, **context: str) -> None:
+    def add(self, fact: str, /, **context: str) -> None:
         self.found.append(Mistake(fact, **context))
 
     @contextmanager

@@ -74,8 +74,8 @@ def test_lora_on_a_bf16_base() -> None:
     loss = (HIDDEN_FP32 + NUMBERS) + HIDDEN_BF16 + picked + labels + 7 * 8188 * 4 + tile
     assert loss == 503_615_344
 
-    # backward · loss. Without a gradient of the head (2.2 GB in full tuning) the most is needed by the final norm, while
-    # x² is taken back: 2·x·g is made as x, times 2, times g.
+    # backward · loss. Without a gradient of the head (2.2 GB in full tuning) the final norm needs most, while x² is
+    # taken back: 2·x·g is made as x, times 2, times g.
     loss_backward = (
         HIDDEN_FP32  # the fp32 copy of the norm's input
         + 4  # the loss

@@ -10,8 +10,8 @@ import numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-
 from tests.random_jobs import Values, jobs, said
+
 from vramcast.estimate.resolve import resolve
 from vramcast.estimate.seats import Seats
 from vramcast.estimate.timeline import moments, roles_of
@@ -71,8 +71,7 @@ def test_arrays_give_the_same_bytes_element_by_element(values: Values, work: lis
         together = bytes_of(structs.replace(seat, memo=memos.of(seat, "array"), **sizes))
         for index, layout in enumerate(layouts):
             alone = bytes_of(structs.replace(seat, memo=memos.of(seat, index), **layout))
-            element = {name: tuple(_element(size, index, len(work)) for size in found) for name, found in together.items()}
-            assert element == alone
+            assert {name: _element(found, index, len(work)) for name, found in together.items()} == alone
 
 
 def _resized(seat: Seat, sequences: int, length: int) -> dict[str, int]:
@@ -86,6 +85,6 @@ def _resized(seat: Seat, sequences: int, length: int) -> dict[str, int]:
     }
 
 
-def _element(size: Any, index: int, layouts: int) -> int:
+def _element(sizes: tuple[Any, ...], index: int, layouts: int) -> tuple[int, ...]:
     """A term has length 1 on axes it does not use."""
-    return int(numpy.broadcast_to(size, (layouts,))[index])
+    return tuple(int(numpy.broadcast_to(size, (layouts,))[index]) for size in sizes)

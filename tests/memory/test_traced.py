@@ -12,8 +12,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tests.jobs import check, phases, settings, terms
+
 from vramcast.memory.tape import Tape
 
 MIB = 1 << 20

@@ -6,12 +6,13 @@ from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.seats import Seats
 from vramcast.estimate.timeline import roles_of
 from vramcast.memory.seat import Seat
-from vramcast.memory.tape import BYTES
+from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.terms.engine import engine_weights
-from vramcast.memory.terms.optimizer import ADAMW_STATES, state_dtype
-from vramcast.memory.units import held_parameters, held_trainable
+from vramcast.memory.terms.optimizer import optimizer_of, state_bytes
+from vramcast.memory.units import held_parameters
 from vramcast.types.result import NodePhase, TermBytes
 
+_MANAGED = "CUDA managed memory: on the host when the GPU is full"
 _FSDP = "torch FSDP CPUOffload: the shard of every rank of the machine"
 
 
@@ -43,9 +44,9 @@ def _offloaded(seat: Seat, ranks: int) -> list[TermBytes]:
     if "weights" in seat.offloads:
         size = int(held_parameters(seat)) * BYTES[seat.weights_dtype]
         found.append(_term("weights", seat, ranks * size, _FSDP))
-    if "optimizer" in seat.offloads and seat.trains:
-        size = ADAMW_STATES * int(held_trainable(seat)) * BYTES[state_dtype(seat)]
-        found.append(_term("optimizer.state", seat, ranks * size, _FSDP))
+    if seat.trains and ("optimizer" in seat.offloads or optimizer_of(seat).home == "managed"):
+        source = _MANAGED if optimizer_of(seat).home == "managed" else _FSDP
+        found.append(_term("optimizer.state", seat, ranks * int(state_bytes(seat)), source))
     return found
 
 

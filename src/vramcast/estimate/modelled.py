@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vramcast.algorithms import ALGORITHMS
+from vramcast.catalog.optimizers import optimizers, refused
 from vramcast.errors import Mistakes
 from vramcast.types.job import Fact
 from vramcast.types.paths import PATHS, Value, find
@@ -57,7 +58,7 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
     "compute_dtype": ("fp32", "bf16", "fp16"),
     "state_dtype": (None, "fp32", "bf16"),
     "lora.dtype": ("fp32", "bf16", "fp16"),
-    "optimizer": ("adamw",),
+    "optimizer": tuple(row.id for row in optimizers()),
     "attention": (None, "flash", "efficient"),
     "recompute": ("none", "full"),
     "loss": ("full", "fused"),
@@ -90,7 +91,8 @@ def not_modelled(
             continue
         text = f"{name} = {_shown(fact.value)} is not modelled yet"
         if name in asked:
-            mistakes.add(text, **{"from": str(fact.origin), "modelled": _modelled_values(path.name)})
+            why = refused().get(str(fact.value), "") if path.name == "optimizer" else ""
+            mistakes.add(text, **{"from": str(fact.origin), "why": why, "modelled": _modelled_values(path.name)})
         else:
             warnings.append(f"{text} ({fact.origin}): its effect is left out")
 

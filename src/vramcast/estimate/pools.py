@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from vramcast.estimate.lengths import rollout_sequences
+from vramcast.estimate.lengths import rollout_sequences, total_len
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.rollout import sequences_per_engine
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import TERMS, Reading
-from vramcast.memory.terms.engine import kv_bytes_per_token, one_sequence
-from vramcast.num import portion
+from vramcast.memory.terms.engine import BLOCK, engine_of, kv_bytes_per_token, one_sequence
+from vramcast.num import portion, up_to
 from vramcast.types.result import EngineBytes, PhaseBytes, TermBytes
 from vramcast.units import PPM, ppm
 
@@ -29,6 +29,8 @@ class Pool(NamedTuple):
     least: int
     """one sequence of the engine's length"""
     per_token: int
+    max_seqs: int
+    """sequences the engine runs at once, however short"""
 
 
 def size_pool(job: Resolved, seat: Seat, readings: list[Reading]) -> Pool:
@@ -40,15 +42,15 @@ def size_pool(job: Resolved, seat: Seat, readings: list[Reading]) -> Pool:
     settings = job.settings
     parts = [reading for reading in readings if reading.term.name in POOLED]
     rigid = sum(reading.point for reading in parts)
-    least, per_token = int(one_sequence(seat)), int(kv_bytes_per_token(seat))
+    least, per_token, max_seqs = int(one_sequence(seat)), int(kv_bytes_per_token(seat)), int(engine_of(seat).max_seqs)
     if settings.engine_kv_bytes is not None:
         kv = settings.engine_kv_bytes
-        return Pool(rigid + kv, kv, kv, kv, least, per_token)
+        return Pool(rigid + kv, kv, kv, kv, least, per_token, max_seqs)
     requested = int(portion(ppm(round(settings.engine_fraction or 0.0, 6)), job.gpu.total_bytes.value))
     kv = max(requested - rigid, 0)
     low = max(requested - sum(reading.high for reading in parts), 0)
     high = max(requested - sum(reading.low for reading in parts), 0)
-    return Pool(requested, min(low, kv), kv, max(high, kv), least, per_token)
+    return Pool(requested, min(low, kv), kv, max(high, kv), least, per_token, max_seqs)
 
 
 def holds_pool(seat: Seat) -> bool:
@@ -80,9 +82,9 @@ def describe(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> EngineBytes
     """What the pool is good for, and the fractions between which the job works."""
     settings = job.settings
     total = job.gpu.total_bytes.value
-    tokens = pool.kv // pool.per_token
-    longest = pool.least // pool.per_token
-    concurrency = tokens // longest
+    tokens = pool.kv // (BLOCK * pool.per_token) * BLOCK
+    longest = pool.least // pool.per_token - BLOCK  # vLLM's own count leaves the reserved block out
+    at_once = min(tokens // int(up_to(total_len(settings), BLOCK)), pool.max_seqs)
     low, high = window(job, pool, phases)
     return EngineBytes(
         role="rollout",
@@ -90,8 +92,8 @@ def describe(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> EngineBytes
         kv_bytes=pool.kv,
         kv_bytes_per_token=pool.per_token,
         kv_tokens=tokens,
-        max_concurrency=concurrency,
-        waves=-(-sequences_per_engine(settings) // max(concurrency, 1)) if rollout_sequences(settings) else 0,
+        max_concurrency=tokens // longest,
+        waves=-(-sequences_per_engine(settings) // max(at_once, 1)) if rollout_sequences(settings) else 0,
         fraction_low=_hundredths(low, total, up=True) if job.card_named else None,
         fraction_high=_hundredths(high, total, up=False) if job.card_named else None,
     )

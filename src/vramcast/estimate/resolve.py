@@ -95,7 +95,7 @@ def resolve(said: Understanding) -> Resolved:
 
 def _require(said: Understanding, asked: Mapping[str, Fact]) -> None:
     mistakes = Mistakes()
-    if "model" not in asked:
+    if "model" not in asked and not said.misread:
         mistakes.add("no model given", help="--model NAME, or a config that names one; `vramcast list models`")
     for missing in said.missing:
         if missing.path not in asked:

@@ -48,14 +48,19 @@ class Seats:
         if state != "generate":
             return {}
         total, prompt = total_len(self.settings), prompt_len(self.settings)
-        sequences = {"sequences": generated_sequences(self.settings)}
+        sequences = {"sequences": generated_sequences(self.settings), **self._without_autocast()}
         if instant == "decode":
             return {**sequences, "seq_len": 1, "cached_len": total}
         return {**sequences, "seq_len": prompt, "cached_len": prompt}
 
+    def _without_autocast(self) -> dict[str, Any]:
+        """PEFT's `generate` calls the model inside, whose forward accelerate did not wrap."""
+        outside = self.base.tuning == "lora"
+        return {"autocast": False, "compute_dtype": self.base.param_dtype} if outside else {}
+
 
 def _adapters_off(phase: str) -> dict[str, Any]:
-    return {"targets": frozenset[str]()} if phase == "score.reference" else {}
+    return {"adapters_off": True} if phase == "score.reference" else {}
 
 
 def _tokens(settings: Settings, *, scores: bool) -> tuple[int, int]:

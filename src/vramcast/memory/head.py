@@ -70,9 +70,11 @@ class Model(Attention):
 
     def last_logits(self, hidden: Tensor) -> Tensor:
         """Logits of the last position of every sequence, with the fp32 copy that sampling works on."""
-        tape, seat = self.tape, self.seat
-        self.scope("lm_head")
-        logits = tape.empty("last logits", seat.sequences, seat.arch.dims.vocab, seat.compute_dtype, "logits")
+        tape, seat, dims = self.tape, self.seat, self.seat.arch.dims
+        self.scope("")
+        last = Tensor(seat.sequences, hidden.width, hidden.dtype, hidden.storage)
+        logits = self.linear("lm_head", last, dims.hidden, dims.vocab, bias=False)
+        _mark_logits(logits)
         self.drop(hidden)  # the model's forward returns the logits only
         wide = tape.empty("fp32 last logits", seat.sequences, seat.arch.dims.vocab, "fp32", "logits")
         self.drop(logits)

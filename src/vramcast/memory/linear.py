@@ -48,7 +48,7 @@ class Linears(Eager):
 
     def _weight(self, name: str, rows: Size, width: Size, dtype: str, trains: bool) -> Tensor:
         """A weight as the product reads it. Autocast makes a low-precision copy; copies of fp32 weights that train are
-        cached until the autocast region ends (aten/src/ATen/autocast_mode.cpp, cached_cast)."""
+        cached until the autocast region ends, without a graph too (aten/src/ATen/autocast_mode.cpp, cached_cast)."""
         tape = self.tape
         parameter = tape.parameter(rows, width, dtype, trains)
         if not self.seat.autocast or dtype == self.seat.compute_dtype:
@@ -73,10 +73,9 @@ class Linears(Eager):
         base = self._product(name, x, inputs, outputs, bias, self.weights_dtype, False)
         wide = self.cast(x, seat.adapter_param_dtype, f"{name} adapter input")
         dropped = self._dropout(wide, name) if seat.adapter_dropout else self._alias(wide)
-        trains = seat.records
-        down = self._product(f"{name}.lora_A", dropped, inputs, seat.lora_rank, False, seat.adapter_param_dtype, trains)
+        down = self._product(f"{name}.lora_A", dropped, inputs, seat.lora_rank, False, seat.adapter_param_dtype, True)
         self.drop(dropped)
-        up = self._product(f"{name}.lora_B", down, seat.lora_rank, outputs, False, seat.adapter_param_dtype, trains)
+        up = self._product(f"{name}.lora_B", down, seat.lora_rank, outputs, False, seat.adapter_param_dtype, True)
         self.drop(down)
         scaled = tape.like(up, f"{name} adapter output")
         tape.node(scaled, [up], [], lambda gradient: [tape.like(up, f"{name} scaling gradient")])

@@ -7,7 +7,8 @@ the Hugging Face classes on fake tensors. Method names follow torch; the byte co
 from __future__ import annotations
 
 from vramcast.memory.seat import Seat
-from vramcast.memory.tape import BYTES, Tape, Tensor
+from vramcast.catalog.dtypes import BYTES
+from vramcast.memory.tape import Tape, Tensor
 from vramcast.num import whole
 
 
@@ -18,7 +19,7 @@ class Eager:
         self.tape = tape
         self.seat = seat
         self.weights_dtype = seat.param_dtype
-        self.base_trains = seat.tuning == "full" and seat.records
+        self.base_trains = seat.tuning == "full"
 
     def scope(self, module: str) -> None:
         """Names what follows after the module it belongs to."""

@@ -91,7 +91,7 @@ def new_tape(seat: Seat, *, records: bool) -> Model:
 def _infer_block(seat: Seat) -> BlockPass:
     ops = new_tape(seat, records=False)
     _, since = _forward_block(ops)
-    return BlockPass(0, 0, 0, 0, ops.tape.peak(since), 0, 0)
+    return BlockPass(0, 0, ops.tape.alive("cast", since), 0, ops.tape.peak(since), 0, 0)
 
 
 def _train_block(seat: Seat) -> BlockPass:
@@ -193,7 +193,7 @@ def _run_ends(seat: Seat) -> EndPass:
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
     most, casts = tape.peak(since, start), tape.alive("cast", since)
     if not seat.records:
-        return EndPass(inputs, tables, tape.size(hidden), most, 0, 0, 0, 0, 0)
+        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0)
     tape.end_autocast()
     start = len(tape.steps)
     tape.backward(loss, tape.like(loss, "loss gradient"))

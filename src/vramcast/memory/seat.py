@@ -94,6 +94,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     adapter_param_dtype: str = "fp32"
     adapter_dropout: bool = False
     targets: frozenset[str] = frozenset()
+    adapters_off: bool = False
+    """they stay where they are, and this pass goes around them"""
     optimizer: str = "adamw"
     optimizer_impl: str = "fused"
     accumulates: bool = False
@@ -147,8 +149,10 @@ class Seat(Struct, frozen=True, kw_only=True):
 
     @property
     def started(self) -> bool:
-        """The process has computed something."""
-        return self.phase != "load" and (self.state != "rest" or self.when == "steady")
+        """The trainer's process has computed something: this role, another one that scores, or an earlier step."""
+        if self.phase == "load":
+            return False
+        return self.state != "rest" or self.when == "steady" or self.phase.startswith("score.")
 
     @property
     def busy(self) -> bool:
@@ -181,7 +185,7 @@ class Seat(Struct, frozen=True, kw_only=True):
         return self.tuning == "lora" and self.recompute == "full"
 
     def adapts(self, linear: str) -> bool:
-        return self.tuning == "lora" and linear in self.targets
+        return self.tuning == "lora" and linear in self.targets and not self.adapters_off
 
 
 def named(seat: Seat) -> Seat:

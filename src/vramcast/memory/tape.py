@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
+from vramcast.catalog.dtypes import BYTES
 from vramcast.num import Size, let, running_peak, total
 
 Kind: TypeAlias = Literal["activation", "gradient", "cast", "logits"]
 """activation; gradient of a parameter; low-precision copy of a weight (autocast); logits and what the loss makes of
 them"""
 
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "bool": 1, "byte": 1, "int64": 8}
-"""Bytes per element of the dtypes that tensors on the tape have."""
 
 
 class Storage:

@@ -112,6 +112,19 @@ def trainable_tensors(seat: Seat) -> list[tuple[Size, Size]]:
     return held_tensors(seat) if seat.tuning == "full" else held_adapters(seat)
 
 
+def trainable_shapes(seat: Seat) -> list[tuple[Size, Size, Size]]:
+    """(how many, rows, columns) of the trainable tensors, whole; a vector has no columns."""
+    dims = seat.arch.dims
+
+    def side(name: str) -> Size:
+        return getattr(dims, name) if name else 0
+
+    if seat.tuning == "full":
+        return [(count, side(row.rows), side(row.width)) for row, count in seat.arch.tensors()]
+    pairs = [((seat.lora_rank, side(row.width)), (side(row.rows), seat.lora_rank)) for row in _adapted(seat)]
+    return [(dims.layers, rows, width) for pair in pairs for rows, width in pair]
+
+
 def trainable_dtype(seat: Seat) -> str:
     """Stored dtype of what learns."""
     return seat.weights_dtype if seat.tuning == "full" else seat.adapter_dtype

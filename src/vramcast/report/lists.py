@@ -42,9 +42,9 @@ def table(found: Sequence[Mapping[str, object]]) -> str:
 
 def show_job(job: Resolved) -> str:
     """Every path that has a value, with its origin; what is assumed is marked."""
-    said = [{"path": path, "value": fact.value, "from": str(fact.origin)} for path, fact in job.facts.items()
+    said = [{"path": path, "value": value(fact.value), "from": str(fact.origin)} for path, fact in job.facts.items()
             if path in job.job.values]  # fmt: skip
-    assumed = [{"path": item.path, "value": item.value, "from": f"assumed: {item.origin}"} for item in job.assumptions]
+    assumed = [{"path": item.path, "value": value(item.value), "from": f"assumed: {item.origin}"} for item in job.assumptions]
     return table([*said, *assumed])
 
 

@@ -108,6 +108,8 @@ class Understanding(Struct):
     missing: list[Missing] = []
     mistakes: list[Mistake] = []
     """wrong flags and files, kept so that they are reported with whatever else is wrong"""
+    misread: bool = False
+    """a file was refused, so what it says is not among the facts"""
 
     def __add__(self, weaker: Understanding) -> Understanding:
         return Understanding(
@@ -116,6 +118,7 @@ class Understanding(Struct):
             self.warnings + weaker.warnings,
             self.missing + weaker.missing,
             self.mistakes + weaker.mistakes,
+            self.misread or weaker.misread,
         )
 
     def winners(self) -> dict[str, Fact]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vramcast.memory.passes import EndPass, block_pass, end_pass, first_block_pass, sparse_end_pass
 from vramcast.memory.seat import Seat
-from vramcast.memory.tape import BYTES
+from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.term import Interval, term
 from vramcast.num import Size, worst
 
@@ -81,7 +81,7 @@ def activations_block(seat: Seat) -> Size:
     """
     block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
     if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
-        return 2 * end.hidden + block.forward
+        return 2 * end.hidden + block.forward - block.casts
     match seat.instant:
         case "first block" if seat.state == "backward":
             return block.backward - block.gradients
@@ -95,17 +95,19 @@ def activations_block(seat: Seat) -> Size:
 
 @term(
     "autocast.weights",
-    lives=lambda seat: seat.trains and seat.autocast and _in_step(seat),
+    lives=lambda seat: seat.trains and seat.autocast and (_in_step(seat) or _without_grad(seat)),
     source="aten/src/ATen/autocast_mode.cpp: copies of fp32 weights that train are cached until the region ends",
 )
 def autocast_weights(seat: Seat) -> Size:
     """Low-precision copies of fp32 weights under torch.autocast.
 
-    Two bytes a parameter, alive at the end of the forward, beside the fp32 weights. Gone in backward if blocks are
-    recomputed. Loading in bf16 avoids them.
+    Two bytes a parameter, alive at the end of the forward, beside the fp32 weights; scoring and generation make them
+    too. Gone in backward if blocks are recomputed. Loading in bf16 avoids them.
     """
     block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
     layers = seat.arch.dims.layers
+    if _without_grad(seat):
+        return layers * block.casts + (end.casts if _head_runs(seat) else 0)
     if seat.state == "forward":
         return first.casts + (layers - 1) * block.casts
     if seat.state == "loss":
@@ -139,7 +141,7 @@ def logits(seat: Seat) -> Size | Interval:
     if seat.instant == "decode":  # the last token's fp32 logits, while the next one is computed
         return seat.sequences * seat.arch.dims.vocab * BYTES["fp32"]
     point = _head(seat, end_pass(seat))
-    if seat.state == "infer" and seat.recipe.score_entropy:
+    if seat.phase == "score.old" and seat.recipe.score_entropy:
         return Interval(point, point, point + _ENTROPY * seat.tokens * seat.arch.dims.vocab)
     if seat.loss == "fused" and seat.labels_unknown and seat.state != "generate":
         return Interval(_head(seat, sparse_end_pass(seat)), point, point)

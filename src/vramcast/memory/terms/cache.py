@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vramcast.memory.seat import Seat
-from vramcast.memory.tape import BYTES
+from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.term import term
 from vramcast.num import Size, let
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from vramcast.catalog.overheads import overhead
 from vramcast.memory.seat import Engine, Seat
-from vramcast.memory.tape import BYTES
+from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.term import Interval, term
 from vramcast.num import Size, let, shard, total, up_to, whole, worst
 
 _VLLM = "vllm/v1/worker/gpu_worker.py, determine_available_memory"
 _VOCAB_PADDING = 64
 """vllm/model_executor/layers/vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE"""
-_BLOCK = 16
+BLOCK = 16
 """tokens of a cache block: vllm/config/cache.py, block_size"""
 _MILLION = 1_000_000
 
@@ -122,8 +122,8 @@ def one_sequence(seat: Seat) -> Size:
 
     Source: vllm/v1/core/kv_cache_utils.py, check_enough_kv_cache_memory.
     """
-    blocks = shard(engine_of(seat).max_len, _BLOCK) + 1
-    return blocks * _BLOCK * kv_bytes_per_token(seat)
+    blocks = shard(engine_of(seat).max_len, BLOCK) + 1
+    return blocks * BLOCK * kv_bytes_per_token(seat)
 
 
 @term(

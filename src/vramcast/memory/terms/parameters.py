@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vramcast.memory.passes import block_pass, end_pass, first_block_pass
 from vramcast.memory.seat import Seat
-from vramcast.memory.tape import BYTES
+from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.term import Tensors, term
 from vramcast.memory.units import (
     held_adapters,

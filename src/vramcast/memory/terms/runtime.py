@@ -12,7 +12,7 @@ LT_WORKSPACE = 1 << 20
 
 @term(
     "cuda.context",
-    lives=lambda seat: seat.leads,
+    lives=lambda seat: seat.leads and seat.state != "absent",
     counter="outside",
     basis="calibrated",
     source="the card's row in the catalogue",

@@ -1,0 +1,193 @@
+"""Laws that hold for every job, whatever its numbers are."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from tests.random_jobs import Values, jobs, parameters_of, said, trainings
+
+from vramcast.catalog.models import model_config, model_names
+from vramcast.cli import main
+from vramcast.estimate import edited, forecast
+from vramcast.estimate.resolve import resolve
+from vramcast.estimate.seats import Seats
+from vramcast.estimate.timeline import moments
+from vramcast.levers import pull
+from vramcast.memory.passes import block_pass, end_pass, first_block_pass
+from vramcast.models.build import build_arch
+from vramcast.readers import read_config
+from vramcast.readers.native import Format, write_job
+from vramcast.types.result import Forecast, PhaseBytes
+
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+thorough = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+
+
+def _phases(answer: Forecast) -> list[PhaseBytes]:
+    return [phase for group in answer.groups for phase in group.phases]
+
+
+def _allocated(phase: PhaseBytes) -> int:
+    return sum(term.bytes for term in phase.terms if term.counter == "allocated")
+
+
+def _term(phase: PhaseBytes, name: str) -> int:
+    return sum(term.bytes for term in phase.terms if term.name == name)
+
+
+# --- sums and intervals -----------------------------------------------------------------------------------------------
+
+
+@given(jobs)
+@thorough
+def test_terms_processes_and_phases_add_up(values: Values) -> None:
+    answer = forecast(said(values))
+    for phase in _phases(answer):
+        processes = phase.processes
+        assert sum(term.bytes for term in phase.terms) == phase.bytes
+        assert sum(process.reserved_bytes + process.other_bytes for process in processes) == phase.bytes
+        assert sum(process.allocated_bytes for process in processes) == _allocated(phase)
+        assert sum(term.low_bytes for term in phase.terms) == phase.low_bytes
+        assert sum(term.high_bytes for term in phase.terms) == phase.high_bytes
+        assert all(0 <= term.low_bytes <= term.bytes <= term.high_bytes for term in phase.terms)
+    peak = answer.peak
+    assert peak.low_bytes <= peak.bytes <= peak.high_bytes
+    assert peak.bytes == max(phase.bytes for phase in _phases(answer))
+    assert peak.high_bytes == max(phase.high_bytes for phase in _phases(answer))
+
+
+@given(jobs)
+@thorough
+def test_a_verdict_is_what_its_interval_says(values: Values) -> None:
+    answer = forecast(said(values))
+    peak = answer.peak
+    assert peak.capacity_bytes is not None
+    assert peak.margin_bytes == peak.capacity_bytes - peak.bytes
+    fits, never = peak.high_bytes <= peak.capacity_bytes, peak.low_bytes > peak.capacity_bytes
+    assert answer.verdict == ("fits" if fits else "does_not_fit" if never else "tight")
+
+
+@given(jobs)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+def test_the_exit_code_is_the_verdict(values: Values) -> None:
+    words = [word for path, value in values.items() for word in ("--set", f"{path}={_written(value)}")]
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        code = main(["check", *words])
+    answer = forecast(said(values))
+    yes = answer.verdict == "fits" or (answer.verdict == "tight" and (answer.peak.margin_bytes or 0) >= 0)
+    assert code == (0 if yes else 1)
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return "null"
+    return ",".join(value) if isinstance(value, list) else str(value)
+
+
+# --- what must grow, and what must not be there -----------------------------------------------------------------------
+
+
+@given(jobs, st.sampled_from(["micro_batch", "seq_len"]), st.integers(1, 64))
+@thorough
+def test_more_tokens_never_need_less(values: Values, path: str, more: int) -> None:
+    smaller, larger = forecast(said(values)), forecast(said({**values, path: values[path] + more}))
+    for before, after in zip(_phases(smaller), _phases(larger), strict=True):
+        assert (before.name, before.instant, before.when) == (after.name, after.instant, after.when)
+        assert _allocated(before) <= _allocated(after)
+
+
+@given(trainings)
+@thorough
+def test_states_exist_from_the_first_step_on(values: Values) -> None:
+    phases = _phases(forecast(said(values)))
+    for phase in phases:
+        absent = phase.when == "first" and phase.name != "step"
+        assert (_term(phase, "optimizer.state") == 0) == absent
+
+
+@given(trainings)
+@thorough
+def test_gradients_are_complete_at_the_step(values: Values) -> None:
+    """Every trainable parameter has one, and the passes over blocks and ends make exactly these."""
+    job = resolve(said(values))
+    seats = Seats(job, "policy")
+    step = next(moment for moment in moments(job) if moment.phase.name == "backward")
+    seat = seats.seat(*step)
+    if values["tuning"] == "full":
+        expected = parameters_of(values["model"]) * BYTES[values["weights_dtype"]]
+    else:
+        targets = job.arch.linears if "all-linear" in values["lora.targets"] else values["lora.targets"]
+        rows = [row for row in job.arch.block.rows if row.linear in targets]
+        widths = sum(getattr(job.arch.dims, row.rows) + getattr(job.arch.dims, row.width) for row in rows)
+        expected = job.arch.dims.layers * values["lora.rank"] * widths * BYTES[values["lora.dtype"]]
+    for phase in _phases(forecast(said(values))):
+        if phase.name == "step" or (phase.name, phase.instant) == ("backward", "embedding"):
+            assert _term(phase, "gradients") == expected
+    if not seat.accumulates:
+        ends, layers = end_pass(seat), job.arch.dims.layers
+        blocks = first_block_pass(seat).gradients + (layers - 1) * block_pass(seat).gradients
+        assert ends.gradients + blocks + ends.embedding_gradient == expected
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_parameters_are_the_published_ones(name: str) -> None:
+    values = {"model": name, "gpu": "h200-sxm-141gb", "weights_dtype": "bf16", "algorithm": "inference"}
+    assert {_term(phase, "weights") for phase in _phases(forecast(said(values)))} == {2 * parameters_of(name)}
+
+
+@given(st.sampled_from(model_names()), st.sampled_from([1, 2, 4, 8, 16, 32]))
+@thorough
+def test_shares_of_all_ranks_are_the_whole_and_the_declared_replicas(name: str, ranks: int) -> None:
+    """Rows are cut by heads, by key heads, by the vocabulary, or not at all."""
+    row = model_config(name)
+    arch = build_arch(row.id, row.config, row.id)
+    dims = arch.dims
+    assume(dims.heads % ranks == 0 and dims.ffn % ranks == 0)
+    assume(dims.kv_heads % ranks == 0 or ranks % dims.kv_heads == 0)
+    for entry in (*arch.block.rows, *arch.outer):
+        whole, share = entry.elements(dims), entry.elements(dims, ranks)
+        copies = {"": ranks, "kv": max(ranks // dims.kv_heads, 1)}.get(entry.cut, 1)
+        padding = {"vocab": -dims.vocab % ranks * dims.hidden}.get(entry.cut, 0)
+        assert ranks * share == copies * whole + padding
+
+
+# --- jobs and levers --------------------------------------------------------------------------------------------------
+
+
+@given(jobs, st.sampled_from(["toml", "yaml", "json"]))
+@thorough
+def test_a_job_comes_back_from_its_file(
+    tmp_path_factory: pytest.TempPathFactory, values: Values, format: Format
+) -> None:
+    file = _file(tmp_path_factory, format)
+    job = said(values).job()
+    file.write_text(write_job(job, format), encoding="utf-8")
+    again = read_config(str(file), None)
+    assert again.job() == job
+    assert forecast(again).peak == forecast(said(values)).peak
+
+
+def _file(factory: pytest.TempPathFactory, format: str) -> Path:
+    return factory.getbasetemp() / f"job.{format}"
+
+
+@given(jobs)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+def test_a_lever_changes_what_it_declares_and_saves_what_it_says(values: Values) -> None:
+    question = said(values)
+    answer = forecast(question)
+    for lever in pull(question, answer):
+        after = forecast(edited(question, dict(lever.set), "test"))
+        changed = {path for path in {*answer.job, *after.job} if answer.job.get(path) != after.job.get(path)}
+        assert changed <= set(lever.set)
+        assert (after.peak.bytes, after.verdict) == (lever.peak_bytes, lever.verdict)
+        assert answer.peak.bytes - after.peak.bytes == lever.saves_bytes
