@@ -17,7 +17,7 @@ from vramcast.errors import Mistakes, Refused, near, refuse
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
-_LISTS = ("gpus", "models", "terms", "algorithms", "frameworks", "paths", "schema")
+_LISTS = ("gpus", "models", "terms", "levers", "optimizers", "dtypes", "algorithms", "frameworks", "paths", "schema")
 
 
 def run() -> NoReturn:
@@ -53,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--strict", action="store_true", help="keys that were not read are an error")
     _formats(check)
     check.add_argument("--markdown", action="store_true", help="print markdown, for an issue or a pull request")
+    levers = _verb(verbs, "levers", _levers, "ranked edits that lower the peak, each estimated again")
+    _formats(levers)
     explain = _verb(verbs, "explain", _explain, "every term with formula and figures; the manual of one")
     explain.add_argument("--term", metavar="NAME", help="one term; without a job, its page of the manual")
     explain.add_argument("--phase", metavar="NAME", help="another phase than the peak's")
@@ -137,6 +139,21 @@ def _check(options: argparse.Namespace) -> int:
         return 0 if any(card.verdict == "fits" for card in answer.cards) else 1
     inside = answer.peak.margin_bytes is not None and answer.peak.margin_bytes >= 0
     return 0 if answer.verdict != "does_not_fit" and inside else 1
+
+
+def _levers(options: argparse.Namespace) -> int:
+    from vramcast.estimate import forecast
+    from vramcast.levers import pull_all
+    from vramcast.report.levers import levers_of, show_levers
+
+    question = said(options)
+    answer = forecast(question)
+    pulled = pull_all(question, answer)
+    if options.json:
+        _print_json(levers_of(answer, pulled))
+    else:
+        print(show_levers(answer, pulled))
+    return 0
 
 
 def _explain(options: argparse.Namespace) -> int:

@@ -19,7 +19,6 @@ Kind: TypeAlias = Literal["activation", "gradient", "cast", "logits"]
 them"""
 
 
-
 class Storage:
     """Memory of one tensor: alive while `holds` is above zero."""
 

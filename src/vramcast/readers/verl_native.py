@@ -39,6 +39,8 @@ def _bucket(size: int) -> dict[str, Any]:
     return {f"{ROLLOUT}checkpoint_engine.update_weights_bucket_megabytes": size // MIB}
 
 
+_RANK = 16
+"""verl has no switch for adapters, only a rank: this one when no other is named."""
 _OFFLOAD = {"cpu": True, "none": False}
 
 NATIVE: dict[str, Write] = {
@@ -70,6 +72,7 @@ NATIVE: dict[str, Write] = {
     "attention": _named(
         f"+{MODEL}override_config.attn_implementation", {"flash": "flash_attention_2", "eager": "eager", None: "sdpa"}
     ),
+    "tuning": _named(f"{MODEL}lora_rank", {"full": 0, "lora": _RANK}),  # a lora.rank beside it says the rank
     "lora.rank": _key(f"{MODEL}lora_rank"),
     "lora.targets": _key(f"{MODEL}target_modules"),
     "ulysses": _key(f"{ACTOR}ulysses_sequence_parallel_size"),

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from vramcast.algorithms import ALGORITHMS
 from vramcast.algorithms.table import Modes
+from vramcast.catalog.dtypes import DTYPES
 from vramcast.catalog.frameworks import frameworks
 from vramcast.catalog.gpus import gpus
 from vramcast.catalog.models import model_config, model_names
+from vramcast.catalog.optimizers import optimizers, refused
 from vramcast.estimate import Resolved
 from vramcast.memory.term import TERMS
+from vramcast.report.levers import lever_rows
 from vramcast.report.text import value
 from vramcast.types.paths import PATHS
 from vramcast.units import gib
@@ -22,6 +25,9 @@ def rows(what: str) -> list[dict[str, object]]:
         "gpus": _gpus,
         "models": _models,
         "terms": _terms,
+        "levers": lever_rows,
+        "optimizers": _optimizers,
+        "dtypes": _dtypes,
         "algorithms": _algorithms,
         "frameworks": _frameworks,
         "paths": _paths,
@@ -44,7 +50,9 @@ def show_job(job: Resolved) -> str:
     """Every path that has a value, with its origin; what is assumed is marked."""
     said = [{"path": path, "value": value(fact.value), "from": str(fact.origin)} for path, fact in job.facts.items()
             if path in job.job.values]  # fmt: skip
-    assumed = [{"path": item.path, "value": value(item.value), "from": f"assumed: {item.origin}"} for item in job.assumptions]
+    assumed = [
+        {"path": item.path, "value": value(item.value), "from": f"assumed: {item.origin}"} for item in job.assumptions
+    ]
     return table([*said, *assumed])
 
 
@@ -80,6 +88,23 @@ def _terms() -> list[dict[str, object]]:
             "source": entry.source,
         }
         for entry in TERMS.values()
+    ]
+
+
+def _optimizers() -> list[dict[str, object]]:
+    found = [
+        {"optimizer": row.id, "states": row.states, "form": row.form, "dtype": row.dtype, "home": row.home,
+         "source": row.source}
+        for row in optimizers()
+    ]  # fmt: skip
+    empty = {"states": "", "form": "refused", "dtype": "", "home": ""}
+    return [*found, *({"optimizer": name, **empty, "source": why} for name, why in refused().items())]
+
+
+def _dtypes() -> list[dict[str, object]]:
+    return [
+        {"dtype": row.id, "bits": f"{row.bits:.3f}", "elements": row.elements, "bytes": row.bytes, "source": row.source}
+        for row in DTYPES.values()
     ]
 
 

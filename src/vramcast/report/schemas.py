@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from vramcast.report.levers import Levers
 from vramcast.report.read import Understood
 from vramcast.types.result import Forecast, PhaseBytes
 
@@ -14,6 +15,7 @@ def schemas() -> dict[str, Any]:
     """Verb → JSON Schema (draft 2020-12) of what it prints with --json."""
     return {
         "check": msgspec.json.schema(Forecast),
+        "levers": msgspec.json.schema(Levers),
         "explain": msgspec.json.schema(PhaseBytes),
         "read": msgspec.json.schema(Understood),
     }

@@ -98,5 +98,3 @@ def _temporary(seat: Seat, temporary: Temporary) -> Size:
     if temporary.of == "all":
         return temporary.copies * held_trainable(seat) * BYTES[dtype]
     return temporary.copies * worst(*(elements for _, elements in trainable_tensors(seat))) * BYTES[dtype]
-
-

@@ -1,0 +1,224 @@
+"""The edits: each a small function from a job to the paths to set, or to the reason why it does not apply.
+
+A docstring is the lever's page of the manual: what it does and what it costs.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from vramcast.estimate import Resolved
+from vramcast.types.paths import Value
+from vramcast.types.result import Forecast
+
+Edits: TypeAlias = dict[str, Value]
+
+
+def recompute(job: Resolved, answer: Forecast) -> Edits | str:
+    """Recompute activations in backward: keep one hidden state a layer, pay about a third more compute."""
+    if not _trains(job):
+        return _NOTHING_TRAINS
+    return {"recompute": "full"} if job.settings.recompute == "none" else "activations are recomputed already"
+
+
+def smaller_batch(job: Resolved, answer: Forecast) -> Edits | str:
+    """Half the micro-batch and twice the accumulation: the same step from smaller pieces."""
+    micro, accumulation = job.settings.micro_batch, job.settings.accumulation
+    if job.settings.algorithm == "inference":
+        return {"micro_batch": micro // 2} if micro > 1 else "one sequence at a time already"
+    if job.settings.token_budget:
+        return "micro-batches are cut by tokens"
+    if micro % 2:
+        return f"micro_batch = {micro} has no half"
+    if job.settings.mini_batch:  # the accumulation follows
+        return {"micro_batch": micro // 2}
+    return {"micro_batch": micro // 2, "accumulation": accumulation * 2}
+
+
+def smaller_budget(job: Resolved, answer: Forecast) -> Edits | str:
+    """Half the tokens of a packed micro-batch, down to one sequence."""
+    budget = job.settings.token_budget
+    if not budget:
+        return "micro-batches are not cut by tokens"
+    return {"token_budget": budget // 2} if budget // 2 >= job.settings.seq_len else "one sequence fills it already"
+
+
+def smaller_scoring(job: Resolved, answer: Forecast) -> Edits | str:
+    """Half the sequences of a log-probability pass."""
+    micro = job.settings.logprob_micro_batch
+    if job.settings.algorithm != "grpo" or not micro or micro < 2:
+        return "no log-probability pass has a batch of its own to halve"
+    return {"logprob.micro_batch": micro // 2}
+
+
+def bf16_weights(job: Resolved, answer: Forecast) -> Edits | str:
+    """Load the weights in bf16 instead of fp32: half the weights, gradients and states, and no autocast copies."""
+    if job.settings.weights_dtype != "fp32":
+        return f"weights are {job.settings.weights_dtype} already"
+    return {"weights_dtype": "bf16"} if job.gpu.has_bf16 else "the card has no bf16 units"
+
+
+def fused_step(job: Resolved, answer: Forecast) -> Edits | str:
+    """The fused optimizer kernel: no copy of the variance during the step."""
+    if not _trains(job):
+        return _NOTHING_TRAINS
+    if job.settings.optimizer != "adamw":
+        return "only AdamW has one"
+    return {"optimizer.impl": "fused"} if job.settings.optimizer_impl != "fused" else "the step is fused already"
+
+
+def eight_bit_optimizer(job: Resolved, answer: Forecast) -> Edits | str:
+    """AdamW with 8-bit states: a quarter of fp32 states, half of bf16 ones; slightly other updates."""
+    if not _trains(job):
+        return _NOTHING_TRAINS
+    return {"optimizer": "adamw_8bit"} if job.settings.optimizer == "adamw" else "the optimizer is not AdamW"
+
+
+def expandable(job: Resolved, answer: Forecast) -> Edits | str:
+    """Expandable segments: the allocator keeps no remainders of 2 MiB segments. vLLM's sleep mode forbids them."""
+    if job.settings.engine_sleep != "none":
+        return "the engine's sleep mode forbids them"
+    return {"allocator": "expandable_segments:True"} if not job.settings.allocator else "the allocator is set already"
+
+
+def shard(job: Resolved, answer: Forecast) -> Edits | str:
+    """FSDP: share weights, gradients and states over the GPUs instead of copying them to each."""
+    if not _trains(job):
+        return _NOTHING_TRAINS
+    if job.settings.gpus == 1:
+        return "there is one GPU"
+    return {"shard": "fsdp2"} if job.settings.shard == "none" else "states are shared already"
+
+
+def sleep(job: Resolved, answer: Forecast) -> Edits | str:
+    """Let the engine sleep while the trainer works: its weights and cache go, and come back for the next rollout."""
+    if not _has_engine(job):
+        return _NO_ENGINE
+    return {"engine.sleep": "2"} if job.settings.engine_sleep == "none" else "the engine sleeps already"
+
+
+def fraction(job: Resolved, answer: Forecast) -> Edits | str:
+    """The nearest engine share at which one sequence fits into it and everything else beside it."""
+    engine = next((engine for group in answer.groups for engine in group.engines), None)
+    if engine is None or engine.fraction_low is None or engine.fraction_high is None:
+        return _NO_ENGINE
+    now = job.settings.engine_fraction or 0.0
+    if engine.fraction_low > engine.fraction_high:
+        return f"no share works: at least {engine.fraction_low} is needed, at most {engine.fraction_high} is free"
+    if engine.fraction_low <= now <= engine.fraction_high:
+        return f"{now} is between {engine.fraction_low} and {engine.fraction_high} already"
+    return {"engine.fraction": engine.fraction_high if now > engine.fraction_high else engine.fraction_low}
+
+
+def engine(job: Resolved, answer: Forecast) -> Edits | str:
+    """Generate with vLLM instead of the trained model's own code: paged cache, weights in bf16, but a second copy."""
+    if job.settings.algorithm != "grpo":
+        return "nothing is generated in training"
+    if job.settings.engine_kind == "vllm":
+        return "vLLM generates already"
+    return {"engine.kind": "vllm", "engine.sleep": "2"}
+
+
+def offload_optimizer(job: Resolved, answer: Forecast) -> Edits | str:
+    """Optimizer states wait on the host while nothing trains."""
+    return _offload(job, "optimizer", job.settings.offload_optimizer)
+
+
+def offload_weights(job: Resolved, answer: Forecast) -> Edits | str:
+    """The trainer's weights wait on the host while the engine generates."""
+    return _offload(job, "weights", job.settings.offload_weights)
+
+
+def _offload(job: Resolved, what: str, home: str) -> Edits | str:
+    if not _has_engine(job):
+        return "nothing else runs between the steps"
+    if job.settings.shard == "none" or job.settings.gpus == 1:
+        return "only FSDP moves them"
+    return {f"offload.{what}": "cpu"} if home == "none" else "they wait on the host already"
+
+
+def offload_reference(job: Resolved, answer: Forecast) -> Edits | str:
+    """The reference's weights stay on the host and come unit by unit for its pass."""
+    if job.settings.reference_kind != "copy":
+        return "there is no reference model"
+    if job.role("reference").offload_weights != "none":
+        return "it is on the host already"
+    if job.settings.shard == "none" or job.settings.gpus == 1:
+        return "only FSDP moves it"
+    return {"reference.offload.weights": "cpu"}
+
+
+def no_reference(job: Resolved, answer: Forecast) -> Edits | str:
+    """A KL coefficient of 0 needs no reference model."""
+    return {"reference.kind": "none"} if job.settings.reference_kind == "copy" else "there is no reference model"
+
+
+def lora(job: Resolved, answer: Forecast) -> Edits | str:
+    """Train adapters instead of all weights: gradients and optimizer states all but vanish."""
+    if not _trains(job):
+        return _NOTHING_TRAINS
+    if job.settings.tuning != "full":
+        return "adapters are trained already"
+    shared: Edits = {"reference.kind": "adapter_off"} if job.settings.reference_kind == "copy" else {}
+    return {"tuning": "lora", "lora.rank": job.settings.lora_rank, **shared}
+
+
+def lower_rank(job: Resolved, answer: Forecast) -> Edits | str:
+    """Half the rank of the adapters."""
+    if job.settings.tuning != "lora" or not _trains(job):
+        return "no adapters are trained"
+    return {"lora.rank": job.settings.lora_rank // 2} if job.settings.lora_rank > 1 else "the rank is 1"
+
+
+def shorter(job: Resolved, answer: Forecast) -> Edits | str:
+    """Half the longest sequence, or half the response: activations, logits and cache shrink."""
+    path, length = "seq_len", job.settings.seq_len
+    if job.settings.algorithm == "grpo":
+        path, length = "response_len", job.settings.response_len or 0
+    return {path: length // 2} if length > 1 else "sequences are one token long"
+
+
+def smaller_group(job: Resolved, answer: Forecast) -> Edits | str:
+    """Half the responses per prompt: fewer sequences in a rollout, a noisier baseline."""
+    if job.settings.algorithm != "grpo" or job.settings.group < 4:
+        return "there is no group to halve"
+    return {"group": job.settings.group // 2}
+
+
+def zero(job: Resolved, answer: Forecast) -> Edits | str:
+    """ZeRO-3: DeepSpeed's way of sharing weights, gradients and states."""
+    return {"shard": "zero3"} if _trains(job) and job.settings.gpus > 1 else "there is one GPU"
+
+
+def tensor_parallel(job: Resolved, answer: Forecast) -> Edits | str:
+    """Cut every layer over two GPUs."""
+    return {"tp": 2} if job.settings.gpus > 1 else "there is one GPU"
+
+
+def quantise(job: Resolved, answer: Forecast) -> Edits | str:
+    """QLoRA: a frozen base in 4 bits under trained adapters."""
+    if not _trains(job):
+        return {"quant.kind": "nf4"}
+    return {"tuning": "qlora", "quant.kind": "nf4"}
+
+
+def engine_quant(job: Resolved, answer: Forecast) -> Edits | str:
+    """fp8 weights in the engine: half its copy."""
+    return {"engine.quant": "fp8"} if _has_engine(job) else _NO_ENGINE
+
+
+def kv_dtype(job: Resolved, answer: Forecast) -> Edits | str:
+    """Keys and values in fp8: twice the tokens in the same pool."""
+    return {"engine.kv_dtype": "fp8"} if _has_engine(job) else _NO_ENGINE
+
+
+_NOTHING_TRAINS = "nothing trains"
+_NO_ENGINE = "no engine of its own generates"
+
+
+def _trains(job: Resolved) -> bool:
+    return job.settings.algorithm != "inference"
+
+
+def _has_engine(job: Resolved) -> bool:
+    return job.settings.algorithm == "grpo" and job.settings.engine_kind == "vllm"
