@@ -107,7 +107,7 @@ REFUSALS: Mapping[str, str] = {
     "no_gpus": f"check {_SFT} --gpus 0",
     "bytes_without_a_unit": f"check {_SFT} --set busy_bytes=2",
     "tp_and_heads": f"check {_SFT} --gpus 6 --set tp=6",
-    "not_modelled": f"check {_SFT} --set optimizer=lion",
+    "not_modelled": f"check {_SFT} --set offload.activations=nvme",
     "nothing_trains": f"check {_SFT} --set tuning=frozen",
     "targets": f"check {_SFT} --set tuning=lora --set lora.targets=q_proj,query",
     "framework": f"check {_SFT} --set framework=tlr==1.16.0",

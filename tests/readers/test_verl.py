@@ -375,7 +375,7 @@ EDITS: dict[str, list[Any]] = {
     "reshard": [False], "weights_dtype": ["bf16", "fp32"], "offload.weights": ["cpu", "none"],
     "offload.optimizer": ["cpu", "none"], "offload.activations": ["cpu"], "recompute": ["full", "none"],
     "padding": ["free", "max"], "loss": ["fused", "full"], "fused_kernels": ["liger"],
-    "attention": ["flash", "eager", None], "lora.rank": [8], "ulysses": [2], "reference.kind": ["none", "copy"],
+    "attention": ["flash", "eager", None], "tuning": ["full", "lora"], "lora.rank": [8], "ulysses": [2], "reference.kind": ["none", "copy"],
     "engine.kind": ["vllm", "sglang"], "engine.fraction": [0.4], "engine.tp": [4], "engine.max_seqs": [64],
     "engine.max_batched_tokens": [4096], "engine.max_len": [4096], "engine.eager": [True],
     "engine.sleep": ["none", "2"], "engine.sync_bucket_bytes": [512 << 20],
@@ -411,5 +411,3 @@ def test_the_example_is_read_whole():
         "engine.tp": 2, "reference.kind": "copy", "reference.offload.weights": "cpu", "reward.kind": "rules",
     }  # fmt: skip
     assert {path: values[path] for path in wanted} == wanted
-
-

@@ -54,9 +54,14 @@ def fsdp_gathered(seat: Seat) -> Size:
     return units * BYTES[seat.param_dtype]
 
 
+def _has_whole_gradients(seat: Seat) -> bool:
+    """The last backward reduces what was kept, so the step finds shares only."""
+    return seat.records and seat.state != "step" and (seat.state == "backward" or seat.keeps_gradients)
+
+
 @term(
     "gradients.unsharded",
-    lives=lambda seat: seat.sharded and seat.records and (seat.state == "backward" or seat.keeps_gradients),
+    lives=lambda seat: seat.sharded and _has_whole_gradients(seat),
     basis="derived",
     source=_FSDP2 + "; accelerate no_sync during accumulation",
 )
