@@ -87,7 +87,7 @@ class Attention(Linears):
 
     def cache(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Hugging Face's cache takes keys and values over by copy; the copies are counted by the kv_cache term."""
-        if not self.seat.caches:
+        if not (self.seat.caches and self.seat.state == "generate"):
             return key, value
         cached = tuple(self.tape.parameter(x.rows, x.width, x.dtype, trains=False) for x in (key, value))
         self.drop(key, value)
