@@ -53,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--strict", action="store_true", help="keys that were not read are an error")
     _formats(check)
     check.add_argument("--markdown", action="store_true", help="print markdown, for an issue or a pull request")
+    check.add_argument("--rules", choices=("article",), help="the rules of thumb of docs/articles.md instead")
+    check.add_argument("--compare", action="store_true", help="rules of thumb beside the forecast, and why they differ")
     levers = _verb(verbs, "levers", _levers, "ranked edits that lower the peak, each estimated again")
     _formats(levers)
     explain = _verb(verbs, "explain", _explain, "every term with formula and figures; the manual of one")
@@ -126,6 +128,8 @@ def _check(options: argparse.Namespace) -> int:
     question = said(options)
     if options.strict and question.unread:
         raise _unread(question)
+    if options.rules or options.compare:
+        return _check_articles(options, question)
     answer = forecast(question, texts=options.json)
     answer = structs.replace(answer, levers=pull(question, answer))
     if options.json:
@@ -154,6 +158,28 @@ def _levers(options: argparse.Namespace) -> int:
     else:
         print(show_levers(answer, pulled))
     return 0
+
+
+def _check_articles(options: argparse.Namespace, question: Understanding) -> int:
+    """`check --rules article` and `check --compare`."""
+    from vramcast.articles import by_rules, compare
+    from vramcast.report import articles
+
+    if options.compare:
+        both = compare(question)
+        if options.json:
+            _print_json(both)
+        else:
+            print((articles.markdown_comparison if options.markdown else articles.show_comparison)(both))
+        if both.peak is not None:
+            return int(both.verdict == "does_not_fit")
+        return int(both.article.fits is False)
+    answer = by_rules(question)
+    if options.json:
+        _print_json(answer)
+    else:
+        print((articles.markdown_rules if options.markdown else articles.show_rules)(answer))
+    return int(answer.fits is False)
 
 
 def _explain(options: argparse.Namespace) -> int:

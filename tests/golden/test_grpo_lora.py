@@ -132,7 +132,7 @@ def test_vllm_beside_a_bf16_base() -> None:
 
 
 def test_hf_generates_with_a_fp32_base() -> None:
-    """The third command of the README's kind: TRL's defaults. The base is loaded in fp32 and the model itself
+    """TRL's defaults, when only `algorithm` and `tuning` are said: the base is loaded in fp32 and the model itself
     generates; no reference, no old log-probabilities."""
     weights = PARAMS * 4  # 30,462,466,048
     rounding = 148_897_792

@@ -53,7 +53,7 @@ def _guess(name: str, text: str) -> Document:
 def _yaml(name: str, text: str) -> Document:
     from vramcast.readers.yaml_lines import parse_yaml
 
-    return parse_yaml(text, name)
+    return Document(*parse_yaml(text, name))
 
 
 def _toml(name: str, text: str) -> Document:

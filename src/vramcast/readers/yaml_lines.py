@@ -12,14 +12,13 @@ from typing import Any
 import yaml
 
 from vramcast.errors import Mistakes, Refused, refuse
-from vramcast.readers.document import Document
 
 MAX_ALIASED_NODES = 1000
 _MERGE = "tag:yaml.org,2002:merge"
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def parse_yaml(text: str, name: str) -> Document:
+def parse_yaml(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
     """The mapping in `text`; `name` is the file in messages.
 
     Raises:
@@ -56,7 +55,7 @@ class _Reader:
         self.open: set[int] = set()
         self.repeated = 0
 
-    def document(self) -> Document:
+    def document(self) -> tuple[dict[str, Any], dict[str, int]]:
         root = self.loader.get_single_node()
         if root is None or root.value == "":
             raise refuse(f"{self.name} is empty")
@@ -65,7 +64,7 @@ class _Reader:
             raise refuse(f"the top level of {self.name} is {kind}, not keys with values")
         content = self.value(root, "")
         self.mistakes.done()
-        return Document(content, self.lines)
+        return content, self.lines
 
     def value(self, node: Any, path: str) -> Any:
         """The Python value of a node; `path` is the dotted name of its key."""

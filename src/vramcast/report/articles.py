@@ -66,6 +66,19 @@ def _inputs(answer: ArticleForecast) -> list[str]:
     return lines
 
 
+def markdown_rules(answer: ArticleForecast) -> str:
+    """The sums of the rules as tables of markdown."""
+    lines = [f"**{rules_line(answer)}**"]
+    for phase in answer.phases:
+        lines += ["", f"{phase.name}: {_gb(phase.gb)} GB", "", "| part | GB | rule | formula | figures |"]
+        lines += ["|---|---:|---:|---|---|"]
+        lines += [
+            f"| {_name(term)} | {_less(term).strip()} | {term.rule} | {term.formula} | {term.note or term.figures} |"
+            for term in phase.terms
+        ]
+    return "\n".join(lines)
+
+
 def show_comparison(answer: Comparison) -> str:
     """Both answers in 80 columns: a block for each sum of the articles."""
     blocks = [_compared_head(answer), *(list(_compared(phase)) for phase in answer.phases), _inputs(answer.article)]
