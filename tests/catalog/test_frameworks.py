@@ -157,11 +157,38 @@ def test_transformers():
     assert old["weights_dtype"] == "fp32"
 
 
-def test_recipe():
-    assert recipe("trl", "1.16.0", {"autocast": True}) == Recipe(outputs_fp32=True, tile_tokens=4096, tile_vocab=32768)
-    assert recipe("trl", "1.14.0", {"autocast": False}) == Recipe()
-    assert recipe("trl", "1.14.0", {"autocast": True, "shard": "fsdp2"}) == Recipe()
-    assert recipe("trl", "1.14.0", {"autocast": True, "shard": "fsdp1"}) == Recipe(outputs_fp32=True)
+def test_recipe_of_trl():
+    """Everything TRL trains under FSDP is kept in fp32; its own head works in tiles since 1.15."""
+    fused = Recipe(outputs_fp32=True, upcasts_trainable=True, tile_tokens=4096, tile_vocab=32768)
+    assert recipe("trl", "1.16.0", {"algorithm": "sft", "autocast": True}) == fused
+    assert recipe("trl", "1.14.0", {"autocast": False}) == Recipe(upcasts_trainable=True)
+    assert recipe("trl", "1.14.0", {"autocast": True, "shard": "fsdp2"}) == Recipe(upcasts_trainable=True)
+    assert recipe("trl", "1.14.0", {"autocast": True, "shard": "fsdp1"}) == Recipe(
+        outputs_fp32=True, upcasts_trainable=True
+    )
+
+
+def test_recipe_of_grpo_with_trl():
+    """With vLLM, log-probabilities are recomputed since 0.23 and the engine runs what one step needs."""
+    with_engine = {"algorithm": "grpo", "autocast": True, "engine.kind": "vllm"}
+    assert recipe("trl", "1.16.0", with_engine) == Recipe(
+        outputs_fp32=True, upcasts_trainable=True, tile_tokens=4096, tile_vocab=32768, old_logprobs=True,
+        engine_seqs_from_batch=True,
+    )  # fmt: skip
+    assert not recipe("trl", "0.22.0", with_engine).old_logprobs
+    assert recipe("trl", "0.23.0", with_engine).old_logprobs
+    assert not recipe("trl", "1.16.0", {**with_engine, "engine.kind": "hf"}).old_logprobs
+
+
+def test_recipe_of_verl():
+    given = {"algorithm": "grpo", "autocast": True, "engine.kind": "vllm", "shard": "fsdp1"}
+    assert recipe("verl", "0.9.1", given) == Recipe(
+        cross_entropy="flash", score_entropy=True, scores_prompt=True, old_logprobs=True, syncs_gradients=True,
+        reduce_fp32=True, engine_len_from_job=True,
+    )  # fmt: skip
+
+
+def test_recipe_of_transformers():
     assert recipe("transformers", "5.24.0", {"algorithm": "inference", "autocast": True}) == Recipe()
     assert recipe("transformers", "5.24.0", {"algorithm": "pretrain", "autocast": True}).outputs_fp32
 

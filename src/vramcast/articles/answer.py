@@ -41,6 +41,8 @@ class ArticlePhase(Struct, frozen=True, kw_only=True):
 
     name: str
     gb: Decimal
+    bound: bool
+    """a term is a bound, so the sum is one"""
     terms: list[ArticleTerm]
 
 
@@ -100,7 +102,7 @@ def answer(asked: Question) -> ArticleForecast:
         version=__version__,
         model=asked.shape(),
         inputs=[ArticleInput(*found) for found in asked.inputs()],
-        phases=[ArticlePhase(name=found.name, gb=decimal(found.gb), terms=_terms(found)) for found in sums],
+        phases=[_phase(found) for found in sums],
         peak_phase=peak.name,
         peak_gb=decimal(peak.gb),
         gpu=gpu.id if gpu else None,
@@ -108,6 +110,11 @@ def answer(asked: Question) -> ArticleForecast:
         fits=None if capacity is None else peak.gb <= capacity,
         unread=asked.unread,
     )
+
+
+def _phase(found: Sum) -> ArticlePhase:
+    bound = any(line.bound for line in found.lines)
+    return ArticlePhase(name=found.name, gb=decimal(found.gb), bound=bound, terms=_terms(found))
 
 
 def _terms(found: Sum) -> list[ArticleTerm]:

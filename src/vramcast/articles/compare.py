@@ -8,7 +8,7 @@ from fractions import Fraction
 from msgspec import Struct
 
 from vramcast import __version__
-from vramcast.articles.answer import EVERYTHING, GENERATION, TRAINING, ArticleForecast, Sum, answer, sums_of
+from vramcast.articles.answer import GENERATION, TRAINING, ArticleForecast, Sum, answer, sums_of
 from vramcast.articles.lines import decimal, whole_bytes
 from vramcast.articles.parts import PARTS, held, largest, part_of_line
 from vramcast.articles.question import Question, question
@@ -88,13 +88,14 @@ def _exact(said: Understanding) -> tuple[Resolved | None, Forecast | None, list[
 
 
 def _phase(total: Sum, asked: Question, job: Resolved | None, found: Forecast | None) -> ComparedPhase:
-    at = _worst(found, total.name) if found else None
+    during = _during(found, total.name) if found else []
+    at = _worst(found, during) if found else None
     lines = {part: [line for line in total.lines if part_of_line(line.part, line.role) == part] for part in PARTS}
     exact = held(at) if at else {}
-    best = largest(found.groups[0]) if found else {}
+    best = largest(during)
     parts: list[ComparedPart] = []
     for part in PARTS:
-        if not lines[part] and part not in exact and not (total.name == EVERYTHING and part in best):
+        if not lines[part] and part not in best:
             continue
         size = sum((line.size for line in lines[part]), Fraction(0))
         ground = None if not (job and found and at) else Ground(
@@ -123,11 +124,15 @@ def _total(total: Sum, at: PhaseBytes | None) -> ComparedPart:
     )
 
 
-def _worst(found: Forecast, name: str) -> PhaseBytes:
-    if name not in _PHASES:
-        return peak_phase(found)
-    phases = [phase for phase in found.groups[0].phases if phase.name in _PHASES[name]]
-    return max(phases, key=lambda phase: phase.bytes)
+def _during(found: Forecast, name: str) -> list[PhaseBytes]:
+    """The instants that a sum of the articles is about; all of them when it adds everything up."""
+    phases = found.groups[0].phases
+    return [phase for phase in phases if phase.name in _PHASES[name]] if name in _PHASES else phases
+
+
+def _worst(found: Forecast, during: list[PhaseBytes]) -> PhaseBytes:
+    peak = peak_phase(found)
+    return peak if peak in during else max(during, key=lambda phase: phase.bytes)
 
 
 def _moment(at: PhaseBytes | None) -> str:

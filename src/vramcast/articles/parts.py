@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vramcast.articles.rules import ACTIVATIONS, ADAPTERS, CACHE, GRADIENTS, WEIGHTS
-from vramcast.types.result import Group, PhaseBytes, TermBytes
+from vramcast.types.result import PhaseBytes, TermBytes
 
 OPTIMIZER, REFERENCE, REWARD, CRITIC = "optimizer", "reference", "reward model", "critic"
 COPIES, ENGINE, ENGINE_REST, LOGITS = "copies for the forward", "engine weights", "rest of the engine", "logits"
@@ -59,10 +59,10 @@ def held(phase: PhaseBytes) -> dict[str, int]:
     return sums
 
 
-def largest(group: Group) -> dict[str, PhaseBytes]:
-    """Part → the instant at which it is largest, of all phases."""
+def largest(phases: list[PhaseBytes]) -> dict[str, PhaseBytes]:
+    """Part → the instant at which it is largest."""
     best: dict[str, tuple[int, PhaseBytes]] = {}
-    for phase in group.phases:
+    for phase in phases:
         for part, size in held(phase).items():
             if size > best.get(part, (0, phase))[0]:
                 best[part] = (size, phase)

@@ -13,7 +13,7 @@ from vramcast.articles.shapes import Shape, find_shape
 from vramcast.catalog.frameworks import defaults, parse_framework
 from vramcast.errors import Mistakes, refuse
 from vramcast.types.job import Fact, Origin, Understanding, settings_of
-from vramcast.types.paths import Value, write_value, find
+from vramcast.types.paths import Value, find, write_value
 from vramcast.types.settings import Settings
 
 ALGORITHMS = ("inference", "sft", "grpo", "ppo")
@@ -51,8 +51,14 @@ class Question(Struct, frozen=True):
         return [
             (name, write_value(find(name)[1], fact.value), str(fact.origin))
             for name, fact in self.facts.items()
-            if find(name)[1].name in _READ and fact.value is not None
+            if find(name)[1].name in self._paths() and fact.value is not None
         ]
+
+    def _paths(self) -> frozenset[str]:
+        """Paths that count: a prompt without a response length (or the reverse) says nothing of a sequence."""
+        settings = self.role("policy")
+        whole = settings.prompt_len and settings.response_len
+        return frozenset(_READ) - ({"seq_len"} if whole else {"prompt_len", "response_len"})
 
     def _values(self) -> dict[str, Value]:
         return {path: fact.value for path, fact in self.facts.items()}

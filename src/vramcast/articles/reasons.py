@@ -64,15 +64,17 @@ def total_reason(lines: list[Line]) -> str:
 
 def _absent(ground: Ground) -> str:
     if ground.best is None:
-        return "nothing of it on the GPU" if ground.article else ""
+        note = next((line.note for line in ground.lines if line.note), "")
+        return "nothing of it on the GPU" if ground.article else f"none on either side: {note}"
     size = parts.held(ground.best)[ground.part]
     return f"not alive at this instant: at most {gib(size)}, at {ground.best.name} · {ground.best.instant}"
 
 
 def _weights(ground: Ground) -> str:
-    origin = ground.job.facts.get("weights_dtype")
-    said = f" ({origin.origin})" if origin else ""
-    return f"{ground.per_parameter} bytes a parameter{ground.shared}{said}"
+    asked = ground.job.facts.get("weights_dtype")
+    upcast = ground.job.recipe.upcasts_trainable and ground.ranks > 1 and ground.job.settings.tuning == "full"
+    why = ": FSDP keeps what trains in fp32" if upcast else f" ({asked.origin})" if asked else ""
+    return f"{ground.per_parameter} bytes a parameter{ground.shared}{why}"
 
 
 def _copies(ground: Ground) -> str:
@@ -96,7 +98,8 @@ def _gradients(ground: Ground) -> str:
 def _optimizer(ground: Ground) -> str:
     if ground.job.settings.tuning == "lora":
         return "states of the adapters, from the first step on"
-    return f"no separate fp32 copy here: {ground.per_parameter} bytes a parameter{ground.shared}"
+    states = f"{ground.per_parameter} bytes a parameter{ground.shared}"
+    return f"states in the dtype of the weights, {states}: no separate fp32 copy of the weights"
 
 
 def _reference(ground: Ground) -> str:
@@ -114,12 +117,12 @@ def _cache(ground: Ground) -> str:
         need = gib(tokens * engine.kv_bytes_per_token)
         return f"a share of the card, not a need: with {heads}, {tokens:,} tokens need {need}"
     factor = Fraction(int(dims.hidden), int(dims.kv))
-    return f"{heads}: keys and values are 1/{number(factor)} of a multi-head model's, and one layer grows by a copy"
+    return f"{heads}: keys and values are 1/{number(factor)} of a multi-head model's"
 
 
 def _activations(ground: Ground) -> str:
     if ground.job.settings.algorithm == "inference" or ground.at.name == "generate":
-        return "the one block that is running: the rule for generation has none"
+        return "the one block that is running: the rules have no activations in generation"
     if ground.job.settings.recompute == "full":
         return "one hidden state a layer where the rule has two, and a whole layer made again, which it has not"
     return "by tensor of the real block: gated MLP, shared keys, no attention matrix, no dropout masks"

@@ -42,15 +42,15 @@ def _head(answer: ArticleForecast) -> list[str]:
 def _phase(phase: ArticlePhase) -> list[str]:
     lines = [f"{phase.name:<30}{'GB':>10}  rule"]
     for term in phase.terms:
-        lines.append(f"  {_name(term):<28}{_less(term)}  {term.rule:<4}  {term.formula}")
-        lines += [f"{'':<48}= {term.figures}"] * bool(term.bytes)
-        lines += [f"{'':<48}{term.note}"] * bool(term.note)
-    return [*lines, f"  {'sum':<28}{_gb(phase.gb):>10}"]
+        lines.append(f"  {_name(term):<28}{_less(term.gb, term.bound):>10}  {term.rule}")
+        figures = f" = {term.figures}" if term.bytes else ""
+        lines += _wrapped(f"{term.formula}{figures}", "      ")
+        lines += _wrapped(term.note, "      ") if term.note else []
+    return [*lines, f"  {'sum':<28}{_less(phase.gb, phase.bound):>10}"]
 
 
-def _less(term: ArticleTerm) -> str:
-    text = _gb(term.gb)
-    return f"{'< ' + text if term.bound else text:>10}"
+def _less(amount: Decimal, bound: bool) -> str:
+    return f"< {_gb(amount)}" if bound else _gb(amount)
 
 
 def _name(term: ArticleTerm) -> str:
@@ -70,10 +70,10 @@ def markdown_rules(answer: ArticleForecast) -> str:
     """The sums of the rules as tables of markdown."""
     lines = [f"**{rules_line(answer)}**"]
     for phase in answer.phases:
-        lines += ["", f"{phase.name}: {_gb(phase.gb)} GB", "", "| part | GB | rule | formula | figures |"]
+        lines += ["", f"{phase.name}: {_less(phase.gb, phase.bound)} GB", "", "| part | GB | rule | formula | figures |"]
         lines += ["|---|---:|---:|---|---|"]
         lines += [
-            f"| {_name(term)} | {_less(term).strip()} | {term.rule} | {term.formula} | {term.note or term.figures} |"
+            f"| {_name(term)} | {_less(term.gb, term.bound)} | {term.rule} | {term.formula} | {term.note or term.figures} |"
             for term in phase.terms
         ]
     return "\n".join(lines)

@@ -1,0 +1,179 @@
+"""What a model is made of: every parameter tensor by name and shape, in blocks of layers, and what cuts it.
+
+A size that can be divided over ranks carries its own cut (`Axis`), so a tensor is written once, as `linear("q_proj",
+heads, hidden)`, and its share on a rank, its replicas and its module follow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from math import prod
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from vramcast.num import Size
+
+Kind: TypeAlias = Literal["", "tp", "kv", "vocab", "expert"]
+MODULES = (
+    "embedding", "lm_head", "attention", "mixer_ssm_conv", "mlp", "routed_experts", "shared_experts", "router",
+    "norms", "vision", "other",
+)  # fmt: skip
+
+
+class Piece(Struct, frozen=True):
+    """`count` units of `width` elements; a rank gets whole units.
+
+    `kind` says what divides the count: "tp" (tensor parallel: heads, intermediate width), "kv" (key heads: the same,
+    and replicated when there are more ranks than heads), "vocab" (padded, then cut), "expert" (expert parallel), or ""
+    (nothing: every rank holds all).
+    """
+
+    count: Size
+    width: Size = 1
+    kind: Kind = ""
+
+
+class Axis(Struct, frozen=True):
+    """One dimension of a tensor: pieces side by side, as a fused projection has them."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size(self) -> Size:
+        return sum(piece.count * piece.width for piece in self.pieces)
+
+    def __add__(self, other: Axis) -> Axis:
+        return Axis(self.pieces + other.pieces)
+
+
+Width: TypeAlias = Size | Axis
+"""A dimension: a number that nothing cuts, or an axis."""
+
+
+def axis(count: Size, width: Size = 1, kind: Kind = "tp") -> Axis:
+    """`count` units of `width`, cut by `kind`."""
+    return Axis((Piece(count, width, kind),))
+
+
+class Weight(Struct, frozen=True):
+    """A parameter tensor: its name below its block, as transformers spells it, and its dimensions."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    module: str = ""
+    """its class in `MODULES`, where the name does not say it"""
+    used: Size = 0
+    """experts of dimension 0 that one token uses; 0 for a tensor every token uses"""
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        return tuple(one.size for one in self.axes)
+
+    @property
+    def elements(self) -> Size:
+        return prod(self.shape)
+
+    @property
+    def active(self) -> Size:
+        """Elements that one token goes through."""
+        return self.used * prod(self.shape[1:]) if self.used else self.elements
+
+
+class Blocks(Struct, frozen=True):
+    """Equal blocks: the same tensors in each of `layers` (their indices), or a single part of the model (no index)."""
+
+    name: str
+    """what it is: decoder, embedding, vision …"""
+    prefix: str
+    """of the tensors' names; the index of the layer follows it"""
+    layers: tuple[int, ...]
+    weights: tuple[Weight, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.layers) or 1
+
+    @property
+    def params(self) -> Size:
+        """Elements of one block."""
+        return sum(weight.elements for weight in self.weights)
+
+    @property
+    def active(self) -> Size:
+        return sum(weight.active for weight in self.weights)
+
+    def names(self) -> Iterable[tuple[str, Weight]]:
+        """(full name, tensor) of every parameter."""
+        for layer in self.layers or ("",):
+            lead = ".".join(part for part in (self.prefix, str(layer)) if part)
+            for weight in self.weights:
+                yield f"{lead}.{weight.name}" if lead else weight.name, weight
+
+    def module(self, weight: Weight) -> str:
+        return weight.module or module_of(f"{self.prefix}.{weight.name}")
+
+
+class Layout(Struct, frozen=True, kw_only=True):
+    """A model: its blocks in the order of the forward."""
+
+    name: str
+    model_type: str
+    blocks: tuple[Blocks, ...]
+    tied: bool
+    """the head is the embedding: it has no tensor of its own"""
+    dtype: str
+    """dtype of the checkpoint"""
+    assumed: tuple[tuple[str, str, str], ...] = ()
+    """(field, value, whose default it is) of what the config leaves out"""
+
+    @property
+    def params(self) -> Size:
+        return sum(block.count * block.params for block in self.blocks)
+
+    @property
+    def active_params(self) -> Size:
+        """Parameters one token goes through: of the routed experts, those it is sent to."""
+        return sum(block.count * block.active for block in self.blocks)
+
+    def modules(self) -> dict[str, Size]:
+        """Elements by class of module."""
+        found: Counter[str] = Counter()
+        for block in self.blocks:
+            for weight in block.weights:
+                found[block.module(weight)] += block.count * weight.elements
+        return {name: found[name] for name in MODULES if found[name]}
+
+    def tensors(self) -> dict[str, tuple[Size, ...]]:
+        """name → shape of every parameter."""
+        return {name: weight.shape for block in self.blocks for name, weight in block.names()}
+
+    def layers(self) -> list[Blocks]:
+        """The decoder's layers in order, each as the blocks it belongs to."""
+        found = {index: block for block in self.blocks if block.name.startswith("decoder") for index in block.layers}
+        return [found[index] for index in sorted(found)]
+
+
+_CLASSES = (
+    ("vision", r"vision|visual|multi_modal_projector|mm_projector|audio"),
+    ("lm_head", r"lm_head"),
+    ("mixer_ssm_conv", r"\.mixer\.|mamba|linear_attn|\.conv\."),
+    ("embedding", r"embed|\.wte|\.wpe"),
+    ("attention", r"attn|attention"),
+    ("norms", r"norm|\.ln_"),
+    ("shared_experts", r"shared_expert|shared_mlp"),
+    ("router", r"router|(mlp|feed_forward)\.gate\."),
+    ("routed_experts", r"experts"),
+    ("mlp", r"mlp|feed_forward|ffn|\.fc\d"),
+)
+
+
+def module_of(name: str) -> str:
+    """The class of a tensor, read off its name; the first rule that matches wins.
+
+    A norm inside or right after the attention counts with it, and all of a state-space model's mixer is one class: the
+    way public per-module counts are made.
+    """
+    return next((module for module, pattern in _CLASSES if re.search(pattern, name)), "other")
