@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEMO := $(BIN)/vramcast check examples/trl_sft.yaml --gpu a100-sxm-80gb
 
-.PHONY: setup demo test lint types layers ci clean
+.PHONY: setup demo test lint types layers docs ci clean
 .NOTPARALLEL:
 
 setup: $(VENV)/.dev  ## the package, editable, with what tests and checks need
@@ -24,6 +24,10 @@ types: setup
 
 layers: setup
 	$(BIN)/lint-imports
+
+docs: setup  ## docs/articles.md, every figure of it computed anew
+	$(BIN)/python -m vramcast.articles > docs/articles.md.new
+	mv docs/articles.md.new docs/articles.md
 
 ci: lint types layers test  ## tests last: their closing line is the verdict
 

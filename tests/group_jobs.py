@@ -18,7 +18,10 @@ _GRPO: Values = {
 }  # fmt: skip
 TRL: Values = {**_GRPO, "framework": "trl==1.16.0"}
 """The engine is in the trainer's process and does not sleep."""
-VERL: Values = {**_GRPO, "framework": "verl==0.9.1", "prompts_per_step": 256, "mini_batch": 64}
+VERL: Values = {
+    **{path: value for path, value in _GRPO.items() if path != "accumulation"},  # the mini-batch says it
+    "framework": "verl==0.9.1", "prompts_per_step": 256, "mini_batch": 64,
+}  # fmt: skip
 """The engine has a process of its own and sleeps at level 2."""
 
 

@@ -8,10 +8,18 @@ from hypothesis import strategies as st
 
 from vramcast.catalog.gpus import gpus
 from vramcast.catalog.models import model_config, model_names
+from vramcast.models.build import FAMILIES
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 Values = dict[str, Any]
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+def _is_modelled(name: str) -> bool:
+    config = model_config(name).config
+    return config.get("model_type") in FAMILIES and config["architectures"][0].endswith("ForCausalLM")
+
+
+MODELS = tuple(filter(_is_modelled, model_names()))
+"""Models whose activations are modelled."""
 CARDS = tuple(gpu.id for gpu in gpus())
 
 
@@ -48,7 +56,7 @@ _lora = st.fixed_dictionaries(
 )
 _work = st.fixed_dictionaries(
     {
-        "model": st.sampled_from(model_names()),
+        "model": st.sampled_from(MODELS),
         "gpu": st.sampled_from(CARDS),
         "attention": st.sampled_from(["flash", "efficient"]),
         "micro_batch": st.integers(1, 16),

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from tests.random_jobs import Values, jobs, parameters_of, said, trainings
+from tests.random_jobs import MODELS, Values, jobs, parameters_of, said, trainings
 
-from vramcast.catalog.models import model_config, model_names
+from vramcast.catalog.models import model_config
 from vramcast.cli import main
 from vramcast.estimate import edited, forecast
 from vramcast.estimate.resolve import resolve
@@ -138,13 +138,13 @@ def test_gradients_are_complete_at_the_step(values: Values) -> None:
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", MODELS)
 def test_parameters_are_the_published_ones(name: str) -> None:
     values = {"model": name, "gpu": "h200-sxm-141gb", "weights_dtype": "bf16", "algorithm": "inference"}
     assert {_term(phase, "weights") for phase in _phases(forecast(said(values)))} == {2 * parameters_of(name)}
 
 
-@given(st.sampled_from(model_names()), st.sampled_from([1, 2, 4, 8, 16, 32]))
+@given(st.sampled_from(MODELS), st.sampled_from([1, 2, 4, 8, 16, 32]))
 @thorough
 def test_shares_of_all_ranks_are_the_whole_and_the_declared_replicas(name: str, ranks: int) -> None:
     """Rows are cut by heads, by key heads, by the vocabulary, or not at all."""

@@ -75,7 +75,7 @@ def _verb(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int], tex
     parser = verbs.add_parser(name, help=text, description=text)
     parser.add_argument("config", nargs="*", metavar="CONFIG", help="what you run with; - reads standard input")
     parser.add_argument("--model", help="catalogue name, or a path to a config.json")
-    parser.add_argument("--gpu", help="card, as the catalogue or a driver names it")
+    parser.add_argument("--gpu", help="card, as the catalogue or a driver names it; auto: the cards of this machine")
     parser.add_argument("--gpus", metavar="N", help="GPUs in all")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="see `vramcast list paths`")
     parser.set_defaults(run=run)
@@ -87,15 +87,21 @@ def _formats(parser: argparse.ArgumentParser) -> None:
 
 
 def said(options: argparse.Namespace) -> Understanding:
-    """Flags and files as facts, strongest first: --set, then --model/--gpu/--gpus, then the files in their order."""
+    """Flags and files as facts, strongest first: --set, then --model/--gpu/--gpus, then the files in their order, then
+    what `--gpu auto` read beside the card."""
     mistakes = Mistakes()
     facts: list[Fact] = []
+    machine = Understanding([])
     for text in reversed(options.set):  # the last one said wins
         with mistakes.collect():
             facts.append(_assignment(text))
     for path in ("model", "gpu", "gpus"):
         raw = getattr(options, path)
-        if raw is not None:
+        if (path, raw) == ("gpu", "auto"):
+            with mistakes.collect():
+                card, machine = _this_machine()
+                facts.append(card)
+        elif raw is not None:
             with mistakes.collect():
                 origin = Origin(f"--{path}")
                 facts.append(Fact(path, check_value(path, raw, origin), origin))
@@ -107,8 +113,19 @@ def said(options: argparse.Namespace) -> Understanding:
             result = result + read_config(source, sys.stdin)
         except Refused as refused:
             result = result + Understanding([], mistakes=refused.mistakes, misread=True)
+    result = result + machine
     result.mistakes[:0] = mistakes.found
     return result
+
+
+def _this_machine() -> tuple[Fact, Understanding]:
+    """The card of this machine, and how many there are and how busy: facts that anything said beats."""
+    from vramcast.catalog.cards import this_machine
+
+    found = this_machine()
+    origin = Origin(found.tool)
+    beside = [Fact("gpus", found.count, origin), Fact("busy_bytes", found.busy_bytes, origin)]
+    return Fact("gpu", found.gpu.id, origin), Understanding(beside, warnings=found.warnings)
 
 
 def _assignment(text: str) -> Fact:
@@ -130,6 +147,8 @@ def _check(options: argparse.Namespace) -> int:
         raise _unread(question)
     if options.rules or options.compare:
         return _check_articles(options, question)
+    if (options.model or "").lower().startswith("article/"):
+        raise refuse(f"{options.model} is a round model of the articles' rules", use="--rules article, or --compare")
     answer = forecast(question, texts=options.json)
     answer = structs.replace(answer, levers=pull(question, answer))
     if options.json:

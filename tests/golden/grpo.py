@@ -5,10 +5,11 @@ As in `qwen.py`, nothing is taken from the package.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from tests.golden.qwen import MIB
-from tests.jobs import Instant, phases
+from tests.jobs import Instant, check, phases
 
 TOTAL = 85_029_027_840
 """bytes cudaMemGetInfo reports: 79.19 GiB"""
@@ -22,6 +23,12 @@ GRAPHS = 977_105_060
 """0.91 GiB: CUDA graphs of an 8B model in vLLM (measured)"""
 RUNTIME = {1: 268_435_456, 2: 2_233_382_994}
 """0.25 GiB at one rank and 2.08 GiB at two: what vLLM takes outside PyTorch while it is profiled (measured)"""
+
+
+@cache
+def ask(*arguments: str) -> dict[str, Any]:
+    """What `check` answers: once for all tests that look at it."""
+    return check(*arguments)
 
 
 def assert_group(answer: dict[str, Any], expected: dict[Instant, dict[str, int]]) -> None:

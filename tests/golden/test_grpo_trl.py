@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.golden.grpo import CONTEXT, GRAPHS, NCCL, RUNTIME, TOTAL, WORKSPACE, assert_group, states
+from tests.golden.grpo import CONTEXT, GRAPHS, NCCL, RUNTIME, TOTAL, WORKSPACE, ask, assert_group, states
 from tests.golden.qwen import EMBEDDING, LAYER, MIB, PARAMS, slack, weights_slack
-from tests.jobs import check
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TRL, FSDP2 = str(EXAMPLES / "trl_grpo.yaml"), str(EXAMPLES / "accelerate_fsdp2.yaml")
@@ -124,7 +123,9 @@ def test_fsdp2() -> None:
     moments = 2 * shard * 4
     # q, o, k and v are below 10 MiB. A shard of gate, up or down is 33,947,648 bytes: 17 segments less 1,703,936.
     tensors = [448 * 3584, 64 * 3584, 64 * 3584, 448, 64, 64, 448 * 3584, *3 * [2368 * 3584], 448, 448]
-    rounding = sum(slack(4 * elements) for elements in [2 * [19008 * 3584], [448], 28 * tensors] for elements in elements)
+    rounding = sum(
+        slack(4 * elements) for elements in [2 * [19008 * 3584], [448], 28 * tensors] for elements in elements
+    )
     assert rounding == 2 * 131_072 + 256 + 28 * (3 * 1_703_936 + 5 * 256) == 143_428_864
 
     root = 2 * EMBEDDING + 3584
@@ -153,7 +154,7 @@ def test_fsdp2() -> None:
             },
         }  # fmt: skip
 
-    answer = check(TRL, FSDP2, *CARDS)
+    answer = ask(TRL, FSDP2, *CARDS)
     loaded = {**resident, "allocator.cached": rounding}
     assert_group(
         answer,
@@ -197,7 +198,7 @@ def test_ddp() -> None:
             },
         }  # fmt: skip
 
-    answer = check(TRL, *CARDS)
+    answer = ask(TRL, *CARDS)
     loaded = {**resident, "allocator.cached": rounding}
     assert_group(
         answer,
@@ -213,7 +214,7 @@ def test_ddp() -> None:
 
 
 def test_engine() -> None:
-    engine = check(TRL, FSDP2, *CARDS)["groups"][0]["engines"][0]
+    engine = ask(TRL, FSDP2, *CARDS)["groups"][0]["engines"][0]
     assert POOL * 10 == TOTAL * 3
     assert {name: engine[name] for name in ("pool_bytes", "kv_bytes", "kv_bytes_per_token", "kv_tokens")} == {
         "pool_bytes": POOL, "kv_bytes": CACHE, "kv_bytes_per_token": TOKEN, "kv_tokens": CACHE // (16 * TOKEN) * 16,
@@ -225,7 +226,7 @@ def test_engine() -> None:
 
 
 def test_who_is_where() -> None:
-    answer = check(TRL, FSDP2, *CARDS)
+    answer = ask(TRL, FSDP2, *CARDS)
     assert answer["groups"][0]["roles"] == ["policy", "rollout"]
     assert states(answer, "engine.start") == {"policy": "rest", "rollout": "infer"}
     assert states(answer, "sync") == {"policy": "rest", "rollout": "held"}

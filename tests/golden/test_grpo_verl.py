@@ -22,10 +22,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.golden.grpo import CONTEXT, GRAPHS, NCCL, RUNTIME, TOTAL, WORKSPACE, assert_group, states
+from tests.golden.grpo import CONTEXT, GRAPHS, NCCL, RUNTIME, TOTAL, WORKSPACE, ask, assert_group, states
 from tests.golden.qwen import EMBEDDING, LAYER, MIB, PARAMS, slack
-from tests.jobs import check, phases
+from tests.jobs import phases
 
+CARDS = ("--gpu", "h100-sxm-80gb", "--gpus", "8")
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "verl_grpo.sh")
 
 # One tensor of a micro-batch of 4 x (1024 + 2048) tokens.
@@ -66,7 +67,7 @@ def test_engine() -> None:
     # In blocks of 16 tokens, 67,474 of them. A sequence of 3072 tokens takes 192.
     blocks = cache // (16 * token)
     # 256 prompts x 8 responses over 8 / 2 engines: 512 sequences each; 256 run at once.
-    engine = check(EXAMPLE, "--gpu", "h100-sxm-80gb", "--gpus", "8")["groups"][0]["engines"][0]
+    engine = ask(EXAMPLE, *CARDS)["groups"][0]["engines"][0]
     assert engine == {
         "role": "rollout", "pool_bytes": pool, "kv_bytes": cache, "kv_bytes_per_token": token,
         "kv_tokens": 16 * blocks, "max_concurrency": 67_474 // 192, "waves": 2,
@@ -145,7 +146,7 @@ def test_every_phase() -> None:
     )
     assert block_backward == 3_546_686_464
 
-    # Whole gradients in bf16 until a unit is reduced. The root's are reduced last: head and norm wait for the embedding.
+    # Whole gradients in bf16 until a unit is reduced. The root's come last: head and norm wait for the embedding.
     root_waits = (EMBEDDING + 3584) * 2  # 1,090,001,920
     with_block = root_waits + LAYER * 2  # 1,556,117,504
     whole_root = ROOT * 2  # 2,179,996,672
@@ -218,7 +219,7 @@ def test_every_phase() -> None:
             },
         }  # fmt: skip
 
-    answer = check(EXAMPLE, "--gpu", "h100-sxm-80gb", "--gpus", "8")
+    answer = ask(EXAMPLE, *CARDS)
     loaded = {"weights": weights, "cuda.context": CONTEXT, "nccl": NCCL, "allocator.cached": SHARD_SLACK}
     assert_group(
         answer,
@@ -239,7 +240,7 @@ def test_every_phase() -> None:
 
 
 def test_who_is_where() -> None:
-    answer = check(EXAMPLE, "--gpu", "h100-sxm-80gb", "--gpus", "8")
+    answer = ask(EXAMPLE, *CARDS)
     assert states(answer, "load") == {"policy": "rest", "reference": "rest", "rollout": "absent"}
     assert states(answer, "engine.start")["rollout"] == "infer"
     assert states(answer, "sync")["rollout"] == "held"
@@ -250,15 +251,15 @@ def test_who_is_where() -> None:
 
 def test_the_reference_waits_on_the_host() -> None:
     """8 ranks of the machine keep their fp32 shards there: the whole model. The engine sleeps at level 2: nothing."""
-    (node,) = check(EXAMPLE, "--gpu", "h100-sxm-80gb", "--gpus", "8")["nodes"]
+    (node,) = ask(EXAMPLE, *CARDS)["nodes"]
     assert node["host_bytes"] == PARAMS * 4 == 30_462_466_048
     assert [(term["name"], term["role"]) for term in node["terms"]] == [("weights", "reference")]
     assert node["host_pinned_bytes"] == 0
 
 
 def test_entropy_may_be_computed_eagerly() -> None:
-    """Old log-probabilities come with the entropy: 12 bytes a logit when nothing is compiled. The reference has none."""
-    answer = phases(check(EXAMPLE, "--gpu", "h100-sxm-80gb", "--gpus", "8"))
+    """Old log-probabilities come with the entropy: 12 bytes a logit if nothing is compiled. The reference has none."""
+    answer = phases(ask(EXAMPLE, *CARDS))
     (old,) = [term for term in answer["score.old", "head", "first"]["terms"] if term["name"] == "logits"]
     (reference,) = [term for term in answer["score.reference", "head", "first"]["terms"] if term["name"] == "logits"]
     assert old["high_bytes"] - old["bytes"] == 24576 * 152064 * 12 == 44_845_498_368

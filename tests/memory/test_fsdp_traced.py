@@ -1,5 +1,5 @@
-"""FSDP2 against an independent method: four layers of Qwen2.5-7B's width were run on fake tensors through the real class,
-every layer and the root under `fully_shard` over 8 ranks, and every byte PyTorch allocated was counted.
+"""FSDP2 against an independent method: four layers as wide as Qwen2.5-7B's were run on fake tensors through the real
+class, every layer and the root under `fully_shard` over 8 ranks, and every byte PyTorch allocated was counted.
 
 torch 2.13, transformers 5.24; fp32 shards, bf16 parameters in the forward, Hugging Face's full loss, recomputation,
 AdamW with its foreach step; one sequence; figures are of the second step, so moments exist, in MiB. Shards and states

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from msgspec import Struct
 
 from vramcast.catalog.models import model_config
@@ -9,6 +12,10 @@ from vramcast.errors import near, refuse
 from vramcast.models.build import build_arch
 
 _PREFIX = "article/"
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_HIDDEN = ("hidden_size", "n_embd", "d_model")
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+"""Spellings in config.json. The rules need no more of a model, so they also cover types the forecast refuses."""
 
 
 class Shape(Struct, frozen=True):
@@ -52,7 +59,19 @@ def find_shape(name: str) -> Shape:
             raise refuse(f"unknown model {name!r}", near=near(name, ROUND), allowed=", ".join(ROUND))
         return ROUND[name.lower()]
     row = model_config(name)
+    numbers = [_field(row.config, names) for names in (_LAYERS, _HIDDEN, _HEADS)]
+    layers, hidden, heads = numbers
+    if row.params and layers and hidden and heads:
+        return Shape(row.id, layers, hidden, heads, row.params)
     arch = build_arch(row.id, row.config, row.source)
     counted = sum(int(count) * int(tensor.elements(arch.dims)) for tensor, count in arch.tensors())
     dims = arch.dims
-    return Shape(row.id, int(dims.layers), int(dims.hidden), int(dims.heads), row.params or counted)
+    return Shape(row.id, int(dims.layers), int(dims.hidden), int(dims.heads), counted)
+
+
+def _field(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    """A number of a config.json, or of its text model's part."""
+    text: Any = config.get("text_config")
+    parts: tuple[Any, ...] = (text, config) if isinstance(text, dict) else (config,)
+    found = (part[name] for part in parts for name in names if isinstance(part.get(name), int))
+    return next(found, None)

@@ -24,9 +24,18 @@ class ModelRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: str
     params: int | None
-    """Exact number of parameters, of the catalogue; None for a user's file."""
+    """Exact number of parameters, of the catalogue; None where nobody could count, and for a user's file."""
     config: dict[str, Any]
     source: str
+    published: int | None = None
+    """The number that the checkpoint's publisher gives."""
+    reason: str = ""
+    """Why published and exact differ."""
+
+    @property
+    def where(self) -> str:
+        """What to name in a message about the config: its file, or the row of the catalogue."""
+        return self.id if self.source == f"{self.id} config.json" else self.source
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from vramcast import PREDICTIONS, __version__
-from vramcast.catalog.gpus import gpus
+from vramcast.catalog.gpus import usual_gpus
 from vramcast.estimate.host import nodes
 from vramcast.estimate.pools import Pool, describe
 from vramcast.estimate.resolve import Resolved, resolve
@@ -106,9 +106,9 @@ def _peak(group: Group, pool: Pool | None) -> Peak:
 
 
 def _cards(said: Understanding) -> list[Card]:
-    """Every card of the catalogue, the smallest first, with its own verdict."""
+    """The usual cards of the catalogue, the smallest first, each with its own verdict."""
     found: list[Card] = []
-    for gpu in sorted(gpus(), key=lambda gpu: gpu.total_bytes.value):
+    for gpu in sorted(usual_gpus(), key=lambda gpu: gpu.total_bytes.value):
         asked = Understanding([Fact("gpu", gpu.id, Origin("catalogue")), *said.facts], missing=said.missing)
         answer = forecast(asked)
         assert answer.verdict is not None

@@ -131,7 +131,7 @@ def _arch(asked: Mapping[str, Fact]) -> Arch:
     if not isinstance(fact.value, str) or not fact.value.strip():
         raise refuse("no model given", **{"from": str(fact.origin)})
     row = model_config(fact.value)
-    return build_arch(row.id, row.config, row.source if row.params is None else row.id)
+    return build_arch(row.id, row.config, row.where)
 
 
 def _complete(settings: Settings) -> dict[str, Value]:

@@ -48,6 +48,7 @@ def build_arch(name: str, config: dict[str, Any], source: str) -> Arch:
             f"model type {model_type!r} is not modelled yet" if model_type else "the config names no model_type",
             **{"from": source, "near": near(model_type, FAMILIES), "allowed": ", ".join(FAMILIES)},
         )
+    _check_head(config, source)
     _check(config, source)
     family = FAMILIES[model_type]
     heads = config["num_attention_heads"]
@@ -82,6 +83,16 @@ def build_arch(name: str, config: dict[str, Any], source: str) -> Arch:
 
 def _flag(config: dict[str, Any], rule: bool | str) -> bool:
     return bool(config.get(rule, False)) if isinstance(rule, str) else rule
+
+
+def _check_head(config: dict[str, Any], source: str) -> None:
+    """A class such as MistralModel has no head: it embeds text, and nothing here is about that."""
+    classes: list[str] = config.get("architectures") or []
+    if classes and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in classes):
+        raise refuse(
+            f"{classes[0]} has no language-model head: what it does is not modelled yet",
+            **{"from": source, "allowed": "models of a class …ForCausalLM"},
+        )
 
 
 def _check(config: dict[str, Any], source: str) -> None:

@@ -70,12 +70,11 @@ def markdown_rules(answer: ArticleForecast) -> str:
     """The sums of the rules as tables of markdown."""
     lines = [f"**{rules_line(answer)}**"]
     for phase in answer.phases:
-        lines += ["", f"{phase.name}: {_less(phase.gb, phase.bound)} GB", "", "| part | GB | rule | formula | figures |"]
-        lines += ["|---|---:|---:|---|---|"]
-        lines += [
-            f"| {_name(term)} | {_less(term.gb, term.bound)} | {term.rule} | {term.formula} | {term.note or term.figures} |"
-            for term in phase.terms
-        ]
+        lines += ["", f"{phase.name}: {_less(phase.gb, phase.bound)} GB", ""]
+        lines += ["| part | GB | rule | formula | figures |", "|---|---:|---:|---|---|"]
+        for term in phase.terms:
+            figures = (_name(term), _less(term.gb, term.bound), str(term.rule), term.formula, term.note or term.figures)
+            lines.append(f"| {' | '.join(figures)} |")
     return "\n".join(lines)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from vramcast.algorithms import ALGORITHMS
 from vramcast.algorithms.table import Modes
 from vramcast.catalog.dtypes import DTYPES
 from vramcast.catalog.frameworks import frameworks
-from vramcast.catalog.gpus import gpus
+from vramcast.catalog.gpus import Figure, Gpu, gpus
 from vramcast.catalog.models import model_config, model_names
 from vramcast.catalog.optimizers import optimizers, refused
 from vramcast.estimate import Resolved
@@ -35,10 +37,10 @@ def rows(what: str) -> list[dict[str, object]]:
 
 
 def table(found: Sequence[Mapping[str, object]]) -> str:
-    """Rows as columns; the last one takes what it needs."""
+    """Rows as columns, without whole rows of the catalogue; the last one takes what it needs."""
     if not found:
         return ""
-    names = list(found[0])
+    names = [name for name, cell in found[0].items() if not isinstance(cell, msgspec.Struct)]
     texts = [[_cell(row[name]) for name in names] for row in found]
     widths = [max(len(name), *(len(text[index]) for text in texts)) for index, name in enumerate(names)]
     lines = ["  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True)).rstrip()]
@@ -57,17 +59,36 @@ def show_job(job: Resolved) -> str:
 
 
 def _gpus() -> list[dict[str, object]]:
+    """Figures with their marks; `row` is the whole row of the catalogue, for JSON."""
     return [
         {
             "gpu": gpu.id,
-            "total": gib(gpu.total_bytes.value),
-            "nvidia-smi": gib(gpu.smi_bytes.value),
-            "sm": gpu.compute_capability,
-            "context": gib(gpu.context_bytes.point),
-            "source": f"{gpu.total_bytes.mark}: {gpu.total_bytes.source}",
+            "total": _figure(gpu.total_bytes),
+            "nvidia-smi": _figure(gpu.smi_bytes),
+            "vendor": _figure(gpu.vendor_bytes, "GB", 10**9),
+            "bandwidth": _figure(gpu.bandwidth_bytes_per_s, "GB/s", 10**9),
+            "bf16": _figure(gpu.bf16_flops_per_s, "TFLOP/s", 10**12),
+            "context": f"{gib(gpu.context_bytes.point)} {gpu.context_bytes.mark}",
+            "sources": _sources(gpu),
+            "row": gpu,
         }
         for gpu in gpus()
     ]
+
+
+def _figure(figure: Figure | None, unit: str = "", size: int = 1) -> str:
+    """In GiB or in a decimal unit, with its mark; a dash for one that is not known."""
+    if figure is None:
+        return "-"
+    number = f"{figure.value / size:,.0f} {unit}" if unit else gib(figure.value)
+    return f"{number} {figure.mark}"
+
+
+def _sources(gpu: Gpu) -> list[str]:
+    """Where the figures of the table come from, each source once."""
+    figures = (gpu.total_bytes, gpu.smi_bytes, gpu.vendor_bytes, gpu.bandwidth_bytes_per_s, gpu.bf16_flops_per_s,
+               gpu.context_bytes)  # fmt: skip
+    return list(dict.fromkeys(figure.source for figure in figures if figure is not None))
 
 
 def _models() -> list[dict[str, object]]:
@@ -137,4 +158,4 @@ def _paths() -> list[dict[str, object]]:
 
 def _cell(raw: object) -> str:
     """A list without its brackets and quotes."""
-    return str(raw).strip("[]").replace("'", "") if isinstance(raw, list) else str(raw)  # pyright: ignore[reportUnknownArgumentType]
+    return ", ".join(map(str, raw)) if isinstance(raw, list) else str(raw)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

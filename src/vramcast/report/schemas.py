@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from vramcast.articles import ArticleForecast, Comparison
 from vramcast.report.levers import Levers
 from vramcast.report.read import Understood
 from vramcast.types.result import Forecast, PhaseBytes
@@ -15,6 +16,8 @@ def schemas() -> dict[str, Any]:
     """Verb → JSON Schema (draft 2020-12) of what it prints with --json."""
     return {
         "check": msgspec.json.schema(Forecast),
+        "check --rules article": msgspec.json.schema(ArticleForecast),
+        "check --compare": msgspec.json.schema(Comparison),
         "levers": msgspec.json.schema(Levers),
         "explain": msgspec.json.schema(PhaseBytes),
         "read": msgspec.json.schema(Understood),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from textwrap import wrap
 from typing import TypeAlias
 
 from vramcast.articles.answer import ArticleForecast, by_rules
@@ -17,21 +18,22 @@ Job: TypeAlias = Mapping[str, str]
 
 CARD = "h100-sxm-80gb"
 SFT = {
-    "model": "Qwen/Qwen2.5-7B", "gpu": CARD, "algorithm": "sft", "framework": "trl==1.16", "tuning": "full",
+    "model": "Qwen2.5-7B", "gpu": CARD, "algorithm": "sft", "framework": "trl==1.16", "tuning": "full",
     "weights_dtype": "bf16", "micro_batch": "8", "seq_len": "2048", "recompute": "full",
 }  # fmt: skip
 """Supervised fine-tuning with the newest TRL that has rows, in bf16."""
 GENERATE = {
-    "model": "Qwen/Qwen2.5-7B", "gpu": CARD, "algorithm": "inference", "framework": "transformers==5.24",
+    "model": "Qwen2.5-7B", "gpu": CARD, "algorithm": "inference", "framework": "transformers==5.24",
     "weights_dtype": "bf16", "micro_batch": "16", "seq_len": "4096",
 }  # fmt: skip
 """Generation with the model's own code: what rule 4 describes."""
 GRPO = {
-    "model": "Qwen/Qwen2.5-7B", "gpu": CARD, "gpus": "1", "algorithm": "grpo", "framework": "trl==1.16",
+    "model": "Qwen2.5-7B", "gpu": CARD, "gpus": "1", "algorithm": "grpo", "framework": "trl==1.16",
     "weights_dtype": "bf16", "recompute": "full", "engine.kind": "vllm", "engine.sleep": "2",
 }  # fmt: skip
 """GRPO with TRL and a vLLM engine in the trainer's process, which sleeps (level 2) while the trainer works."""
 LORA = {"tuning": "lora", "lora.rank": "16", "lora.targets": "all-linear"}
+_WIDTH, _MORE, _TIED = 116, " \\", "\0"
 TRAINING = ("forward", "loss", "backward", "step")
 ROLLOUT = ("engine.start", "generate", "sync")
 
@@ -66,9 +68,9 @@ def refusal(job: Job) -> str:
     return ""
 
 
-def command(job: Job, *flags: str) -> str:
+def command(job: Job) -> str:
     """The command line that asks for the same job."""
-    words = ["vramcast check", *flags]
+    words = ["vramcast check"]
     for path, raw in job.items():
         words.append(f"--{path} {raw}" if path in ("model", "gpu", "gpus") else f"--set {path}={raw}")
     return " ".join(words)
@@ -113,6 +115,25 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[in
     return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
+def prose(text: str) -> list[str]:
+    """A paragraph in lines. A sign stays with what is before it: a line that begins with + would be a list."""
+    tied = (
+        text.replace(" = ", f"{_TIED}={_TIED}")
+        .replace(" + ", f"{_TIED}+ ")
+        .replace(" · ", f"{_TIED}· ")
+        .replace(" × ", f"{_TIED}×{_TIED}")
+    )
+    lines = wrap(tied, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [*(line.replace(_TIED, " ") for line in lines), ""]
+
+
 def block(*commands: str) -> list[str]:
-    """Commands to rerun."""
-    return ["```", *commands, "```", ""]
+    """Commands to rerun, long ones over several lines."""
+    lines = ["```"]
+    for text in commands:
+        first, *rest = text.split(" --")
+        parts = [first, *(f"--{part.replace(' ', _TIED)}" for part in rest)]
+        folded = wrap(" ".join(parts), _WIDTH - 4, break_long_words=False, break_on_hyphens=False)
+        lines += [f"{'    ' * bool(index)}{line}{_MORE * (index < len(folded) - 1)}".replace(_TIED, " ")
+                  for index, line in enumerate(folded)]  # fmt: skip
+    return [*lines, "```", ""]

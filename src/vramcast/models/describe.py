@@ -1,0 +1,85 @@
+"""A Hugging Face `config.json` → a `Layout`: exact parameters, by block and by module, of every known model type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import structs
+
+from vramcast.errors import near, refuse
+from vramcast.models.fields import Fields, type_defaults
+from vramcast.models.layout import Blocks, Layout
+from vramcast.models.neutral import is_neutral
+from vramcast.models.types import family_of, row_of
+
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def build_layout(name: str, config: dict[str, Any], source: str) -> Layout:
+    """The blocks that `config` describes.
+
+    Raises:
+        Refused: an unknown model type, a field its table does not know, missing or contradictory fields; `source` says
+            which file.
+    """
+    model_type = str(config.get("model_type") or "")
+    families = family_of()
+    if model_type not in families:
+        raise refuse(
+            f"unknown model type {model_type!r}" if model_type else "the config names no model_type",
+            **{"from": source, "near": near(model_type, families), "help": "a type is added as one row of a table: "
+               "CONTRIBUTING.md, or open an issue with the config.json"},
+        )  # fmt: skip
+    fields = Fields(config, source, type_defaults(model_type))
+    row = row_of(model_type)
+    blocks = tuple(_without_head(row.blocks(fields)) if _headless(config) else row.blocks(fields))
+    fields.mistakes.done()
+    for path in _unknown(fields, frozenset(row.unused.split())):
+        fields.wrong(
+            f"the table of model type {model_type} does not know the field {path}",
+            help="it may change the model's size; see CONTRIBUTING.md, or open an issue with the config.json",
+        )
+    fields.mistakes.done()
+    version = f"transformers {fields.known.version} default"
+    return Layout(
+        name=name,
+        model_type=model_type,
+        blocks=blocks,
+        tied=all(block.name != "head" for block in blocks),
+        dtype=_dtype(config),
+        assumed=tuple((path, str(value), version) for path, value in sorted(fields.assumed.items())),
+    )
+
+
+def _headless(config: dict[str, Any]) -> bool:
+    """The checkpoint is the model without its head (an embedding model)."""
+    named = config.get("architectures")
+    first = str(named[0]) if isinstance(named, list) and named else ""
+    return first.endswith("Model") and not first.endswith("HeadModel")
+
+
+def _without_head(blocks: Iterable[Blocks]) -> Iterator[Blocks]:
+    """The base class's blocks: its tensors have no `model.` before their names."""
+    for block in blocks:
+        if block.name != "head":
+            yield structs.replace(block, prefix=block.prefix.removeprefix("model").removeprefix("."))
+
+
+def _unknown(fields: Fields, unused: frozenset[str]) -> Iterator[str]:
+    """Paths of the fields that nobody read and that are not known to leave the size alone."""
+    for key in fields.config:
+        if key not in fields.read and key not in unused and not is_neutral(key):
+            yield fields.path(key)
+    for section in fields.sections.values():
+        yield from _unknown(section, unused)
+
+
+def _dtype(config: dict[str, Any]) -> str:
+    places = [config, *(part for part in (config.get("text_config"),) if isinstance(part, dict))]
+    for place in places:
+        for key in ("torch_dtype", "dtype"):
+            found = DTYPES.get(str(place.get(key)))
+            if found:
+                return found
+    return "bf16"

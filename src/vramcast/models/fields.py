@@ -1,0 +1,171 @@
+"""The fields of a config.json: read once, checked, and those it leaves out filled from transformers' own defaults.
+
+`defaults.jsonl` holds, one model type a line, the defaults and the other spellings of the fields that our tables read,
+taken from transformers' configuration classes. Sizes that make the model what it is are never filled in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from vramcast.errors import Mistakes, near
+from vramcast.num import Size
+
+REQUIRED = frozenset("hidden_size num_hidden_layers num_attention_heads intermediate_size vocab_size".split())
+_LARGEST = 1 << 40
+_T = TypeVar("_T")
+
+
+class TypeDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What transformers says about a model type: defaults of the fields we read, by section, and other spellings."""
+
+    type: str
+    version: str = ""
+    defaults: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict[str, dict[str, Any]])
+    """section ("" or text_config …) → field → value"""
+    aliases: dict[str, dict[str, str]] = msgspec.field(default_factory=dict[str, dict[str, str]])
+
+
+@cache
+def _lines() -> bytes:
+    with open(os.path.join(os.path.dirname(__file__), "defaults.jsonl"), "rb") as file:
+        return file.read()
+
+
+def type_defaults(model_type: str) -> TypeDefaults:
+    """The row of a model type; an empty one for a type that transformers does not have."""
+    found = re.search(rb'^\{"type":"' + re.escape(model_type.encode()) + rb'",.*$', _lines(), re.MULTILINE)
+    return msgspec.json.decode(found[0], type=TypeDefaults) if found else TypeDefaults(model_type)
+
+
+class Fields:
+    """One section of a config. Every field that a table asks for is noted in `read`."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        source: str,
+        known: TypeDefaults,
+        place: str = "",
+        section: str = "",
+        parent: Fields | None = None,
+    ) -> None:
+        self.config = config
+        self.source = source
+        self.known = known
+        self.place = place
+        """the section of `known` that holds the defaults"""
+        self.section = section
+        """where in the file"""
+        self.defaults = known.defaults.get(place, {})
+        self.aliases = known.aliases.get(place, {})
+        self.read: set[str] = set()
+        self.assumed: dict[str, Any] = {} if parent is None else parent.assumed
+        self.mistakes: Mistakes = Mistakes() if parent is None else parent.mistakes
+        self.sections: dict[str, Fields] = {}
+
+    def path(self, name: str) -> str:
+        return f"{self.section}.{name}" if self.section else name
+
+    def wrong(self, fact: str, **context: str) -> None:
+        """Note a mistake, with the file, once."""
+        if all(known.fact != fact for known in self.mistakes.found):
+            self.mistakes.add(fact, **{"from": self.source, **context})
+
+    def given(self, name: str) -> Any:
+        """What the config says under any spelling; None if nothing."""
+        spellings = self.spellings(name)
+        self.read.update(spellings)
+        return next((self.config[one] for one in spellings if self.config.get(one) is not None), None)
+
+    def spellings(self, name: str) -> list[str]:
+        others = [self.aliases.get(name, ""), *(other for other, real in self.aliases.items() if real == name)]
+        return [name, *(other for other in others if other)]
+
+    def cleared(self, name: str) -> bool:
+        """The config says null: the field is there and empty, so no default stands for it."""
+        return any(one in self.config for one in self.spellings(name))
+
+    def get(self, name: str) -> Any:
+        """The value, or transformers' default (noted as an assumption), or None."""
+        value = self.given(name)
+        if value is None and not self.cleared(name):
+            value = self.defaults.get(name, self.defaults.get(self.aliases.get(name, "")))
+            if value is not None:
+                self.assumed[self.path(name)] = value
+        return value
+
+    def count(self, name: str, otherwise: Size | None = None, least: int = 1) -> Size:
+        """A whole number of at least `least`; `otherwise` stands for a field that is allowed to be missing."""
+        required = name in REQUIRED and not self.section
+        value = self.given(name) if required else self.get(name)
+        if value is None and otherwise is not None:
+            return otherwise
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < _LARGEST:
+            bound = "above 0" if least == 1 else f"of at least {least}"
+            problem = "is missing" if value is None else f"must be a whole number {bound}, not {value!r}"
+            self.wrong(f"{self.path(name)} {problem}")
+            return max(least, 1)
+        return value
+
+    def flag(self, name: str | bool) -> bool:
+        """True or false; a bool stands for itself, so that a table can hold either."""
+        return name if isinstance(name, bool) else bool(self.get(name))
+
+    def choice(self, name: str, known: Iterable[str]) -> str:
+        """One of `known` words."""
+        value, words = str(self.get(name)), list(known)
+        if value not in words:
+            self.wrong(f"{self.path(name)} = {value!r} is not known", near=near(value, words), allowed=", ".join(words))
+            return words[0]
+        return value
+
+    def items(self, name: str, length: int) -> list[Any] | None:
+        """A list with one entry a layer; None if the config has none."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if isinstance(value, str):
+            value = list(value)
+        entries = cast("list[Any]", value) if isinstance(value, list) else []
+        if not isinstance(value, list) or len(entries) < length:
+            what = f"{len(entries)} entries" if isinstance(value, list) else repr(value)
+            self.wrong(f"{self.path(name)} has {what} for {length} layers")
+            return None
+        return entries
+
+    def indices(self, name: str) -> set[int]:
+        """A list of layer numbers."""
+        value = self.get(name)
+        return {one for one in cast("list[Any]", value) if isinstance(one, int)} if isinstance(value, list) else set()
+
+    def sub(self, name: str, model_type: str = "") -> Fields:
+        """A nested section; an empty one where the config has none. `model_type`: whose configuration it is."""
+        if name not in self.sections:
+            value = self.given(name)
+            if value is not None and not isinstance(value, dict):
+                self.wrong(f"{self.path(name)} must be an object, not {value!r}")
+            config = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+            known = type_defaults(model_type) if model_type else self.known
+            place = "" if model_type else f"{self.place}.{name}".strip(".")
+            self.sections[name] = Fields(config, self.source, known, place, self.path(name), self)
+        return self.sections[name]
+
+    def flat(self, name: str) -> Fields:
+        """A nested section, or this one where the config spells it flat."""
+        if self.given(name) is not None:
+            return self.sub(name)
+        return self.sections.setdefault(
+            name, Fields(self.config, self.source, self.known, f"{self.place}.{name}".strip("."), self.section, self)
+        )
+
+    def divides(self, small: str, by: Size, large: str, whole_size: Size) -> None:
+        """`small` = by must divide `large` = whole_size."""
+        if whole_size % by:
+            self.wrong(f"{self.path(small)} = {by} does not divide {self.path(large)} = {whole_size}")

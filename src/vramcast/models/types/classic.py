@@ -1,0 +1,199 @@
+"""Older decoders: biases everywhere, learned positions, fused projections, parallel residuals, plain MLPs."""
+
+from __future__ import annotations
+
+from vramcast.models.fields import Fields
+from vramcast.models.layout import Axis, Weight, axis
+from vramcast.models.parts import Flag, Part, ffn, hidden, linear, norm, plain, tensor
+from vramcast.models.types.decoder import Decoder
+
+
+def _full(c: Fields) -> tuple[Axis, int]:
+    """(all heads, head_dim) of attention with as many key heads as query heads."""
+    count = c.count("num_attention_heads")
+    c.divides("num_attention_heads", count, "hidden_size", hidden(c))
+    return axis(count, hidden(c) // count), hidden(c) // count
+
+
+def _turned(weights: list[Weight]) -> list[Weight]:
+    """GPT-2's Conv1D stores inputs × outputs."""
+    return [Weight(weight.name, weight.axes[::-1]) for weight in weights]
+
+
+def _fused(at: str, names: str, bias: Flag = True) -> Part:
+    """One projection of queries, keys and values, with equal heads, and the output."""
+
+    def part(c: Fields, _: int) -> list[Weight]:
+        query, _width = _full(c)
+        qkv, out = names.split()
+        shift = c.flag(bias)
+        return [
+            *linear(f"{at}.{qkv}", hidden(c), query + query + query, shift),
+            *linear(f"{at}.{out}", query, hidden(c), shift),
+        ]
+
+    return part
+
+
+def _apart(at: str, out: str, bias: Flag = False, out_bias: Flag = False, qk_norm: str = "") -> Part:
+    """Separate projections, with equal heads."""
+
+    def part(c: Fields, _: int) -> list[Weight]:
+        query, width = _full(c)
+        names = ("q_proj", "k_proj", "v_proj")
+        found = [weight for name in names for weight in linear(f"{at}.{name}", hidden(c), query, c.flag(bias))]
+        found += linear(f"{at}.{out}", query, hidden(c), c.flag(out_bias))
+        if qk_norm and c.flag(qk_norm):
+            found += [one for name in ("q_layernorm", "k_layernorm") for one in norm(f"{at}.{name}", width, True)]
+        return found
+
+    return part
+
+
+def _gpt2(c: Fields, layer: int) -> list[Weight]:
+    weights = [
+        *_fused("attn", "c_attn c_proj")(c, layer),
+        *plain("mlp.c_fc mlp.c_proj", width=ffn("n_inner", 4))(c, layer),
+    ]
+    return _turned(weights)
+
+
+def _bigcode(c: Fields, layer: int) -> list[Weight]:
+    """Multi-query attention: one key and one value head behind all query heads."""
+    if not c.flag("multi_query"):
+        return _fused("attn", "c_attn c_proj")(c, layer)
+    query, width = _full(c)
+    key = axis(1, width, "kv")
+    return [
+        *linear("attn.c_attn", hidden(c), query + key + key, True),
+        *linear("attn.c_proj", query, hidden(c), True),
+    ]
+
+
+def _falcon(c: Fields, _: int) -> list[Weight]:
+    """Grouped (new), multi-query or full heads in one projection."""
+    query, width = _full(c)
+    heads = c.count("num_attention_heads")
+    grouped, single = c.flag("new_decoder_architecture"), c.flag("multi_query")
+    keys = c.count("num_kv_heads", heads) if grouped else 1 if single else heads
+    key = axis(keys, width, "kv")
+    shift = c.flag("bias")
+    return [
+        *linear("self_attention.query_key_value", hidden(c), query + key + key, shift),
+        *linear("self_attention.dense", query, hidden(c), shift),
+    ]
+
+
+def _falcon_norms(c: Fields, _: int) -> list[Weight]:
+    """One norm for both branches, or one each."""
+    grouped, parallel = c.flag("new_decoder_architecture"), c.flag("parallel_attn")
+    two = grouped and c.count("num_ln_in_parallel_attn", 2) == 2
+    names = ["ln_attn", "ln_mlp"] if two else ["input_layernorm"]
+    if not grouped and not parallel:
+        names.append("post_attention_layernorm")
+    return [weight for name in names for weight in norm(name, hidden(c), True)]
+
+
+def _bloom_norm(c: Fields, _: int) -> list[Weight]:
+    return norm("word_embeddings_layernorm", hidden(c), True)
+
+
+class _Opt(Decoder, frozen=True):
+    """OPT embeds in another width where `word_embed_proj_dim` says so, and may end without a norm."""
+
+    def embedding(self, c: Fields) -> list[Weight]:
+        width = c.count("word_embed_proj_dim", hidden(c))
+        found = [
+            tensor("embed_tokens.weight", axis(c.count("vocab_size"), kind="vocab"), width),
+            tensor("embed_positions.weight", c.count("max_position_embeddings") + 2, hidden(c)),
+        ]
+        if width != hidden(c):
+            found += [*linear("project_out", hidden(c), width), *linear("project_in", width, hidden(c))]
+        return found
+
+    def last(self, c: Fields) -> list[Weight]:
+        if not c.flag("do_layer_norm_before") or c.flag("_remove_final_layer_norm"):
+            return []
+        return norm(self.final, hidden(c), True)
+
+
+_GPT = {"prefix": "transformer", "layers": "h", "embed": "wte", "final": "ln_f", "norms": "ln_1 ln_2"}
+
+TYPES = {
+    "gpt2": Decoder(_gpt2, **_GPT, norm_bias=True, positions="wpe max_position_embeddings 0"),
+    "gpt_bigcode": Decoder(
+        _bigcode,
+        plain("mlp.c_fc mlp.c_proj", width=ffn("n_inner", 4)),
+        **_GPT,
+        norm_bias=True,
+        positions="wpe max_position_embeddings 0",
+    ),
+    "gpt_neo": Decoder(
+        _apart("attn.attention", "out_proj", out_bias=True),
+        plain("mlp.c_fc mlp.c_proj", width=ffn(times=4)),
+        **_GPT,
+        norm_bias=True,
+        positions="wpe max_position_embeddings 0",
+    ),
+    "gptj": Decoder(
+        _apart("attn", "out_proj"),
+        plain("mlp.fc_in mlp.fc_out", width=ffn("n_inner", 4)),
+        **{**_GPT, "norms": "ln_1"},
+        norm_bias=True,
+        head_bias=True,
+    ),
+    "gpt_neox": Decoder(
+        _fused("attention", "query_key_value dense", "attention_bias"),
+        plain("mlp.dense_h_to_4h mlp.dense_4h_to_h"),
+        prefix="gpt_neox",
+        embed="embed_in",
+        final="final_layer_norm",
+        norm_bias=True,
+    ),
+    "bloom": Decoder(
+        _fused("self_attention", "query_key_value dense"),
+        plain("mlp.dense_h_to_4h mlp.dense_4h_to_h", width=lambda c: axis(4 * hidden(c))),
+        prefix="transformer",
+        layers="h",
+        embed="word_embeddings",
+        final="ln_f",
+        norm_bias=True,
+        first=_bloom_norm,
+    ),
+    "opt": _Opt(
+        _apart("self_attn", "out_proj", "enable_bias", "enable_bias"),
+        plain("fc1 fc2", "enable_bias", width=ffn("ffn_dim")),
+        prefix="model.decoder",
+        final="final_layer_norm",
+        norms="self_attn_layer_norm final_layer_norm",
+        norm_bias=True,
+    ),
+    "mpt": Decoder(
+        _fused("attn", "Wqkv out_proj", False),
+        plain("ffn.up_proj ffn.down_proj", False, width=lambda c: axis(c.count("expansion_ratio") * hidden(c))),
+        prefix="transformer",
+        layers="blocks",
+        embed="wte",
+        final="norm_f",
+        norms="norm_1 norm_2",
+    ),
+    "falcon": Decoder(
+        _falcon,
+        plain("mlp.dense_h_to_4h mlp.dense_4h_to_h", "bias", width=ffn("ffn_hidden_size", 4)),
+        prefix="transformer",
+        layers="h",
+        embed="word_embeddings",
+        final="ln_f",
+        norms="",
+        norm_bias=True,
+        more=_falcon_norms,
+    ),
+    "phi": Decoder(
+        _apart("self_attn", "dense", True, True, "qk_layernorm"),
+        plain("mlp.fc1 mlp.fc2"),
+        final="final_layernorm",
+        norms="input_layernorm",
+        norm_bias=True,
+        head_bias=True,
+    ),
+}

@@ -1,0 +1,246 @@
+"""State-space layers, Mamba 1 and 2, alone and beside attention: Mamba, Jamba, Bamba, Granite 4, Falcon H1, Nemotron H."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from msgspec import Struct
+
+from vramcast.models.fields import Fields
+from vramcast.models.layout import Axis, Weight, axis
+from vramcast.models.parts import Flag, Part, either, gated, gqa, hidden, linear, none, norm, plain, tensor
+from vramcast.models.types.decoder import Decoder
+from vramcast.models.types.experts import Rule, moe
+from vramcast.num import Size
+
+
+class Names(Struct, frozen=True):
+    """How a model type spells the sizes of its mixers."""
+
+    at: str = "mamba"
+    state: str = "mamba_d_state"
+    conv: str = "mamba_d_conv"
+    expand: str = "mamba_expand"
+    rank: str = "mamba_dt_rank"
+    heads: str = "mamba_n_heads"
+    width: str = "mamba_d_head"
+    groups: str = "mamba_n_groups"
+    conv_bias: Flag = "mamba_conv_bias"
+    bias: Flag = "mamba_proj_bias"
+    out_bias: Flag = ""
+    """where it is another field than `bias`"""
+    norm: Flag = True
+
+
+def mamba1(names: Names, inner_norms: bool = False) -> Part:
+    """Selective state space: in, convolution, x and dt projections, out."""
+
+    def part(c: Fields, _: int) -> list[Weight]:
+        inner = axis(c.count(names.expand) * hidden(c))
+        state, at = c.count(names.state), names.at
+        rank = -(-hidden(c) // 16) if c.get(names.rank) == "auto" else c.count(names.rank)
+        conv_bias, bias = c.flag(names.conv_bias), c.flag(names.bias)
+        found = [
+            tensor(f"{at}.A_log", inner, state),
+            tensor(f"{at}.D", inner),
+            *_conv(f"{at}.conv1d", inner, c.count(names.conv), conv_bias),
+            *linear(f"{at}.in_proj", hidden(c), inner + inner, bias),
+            *linear(f"{at}.x_proj", inner, rank + 2 * state),
+            *linear(f"{at}.dt_proj", rank, inner, True),
+            *linear(f"{at}.out_proj", inner, hidden(c), bias),
+        ]
+        sizes = {"dt": rank, "b": state, "c": state} if inner_norms else {}
+        return [*found, *(one for key, size in sizes.items() for one in norm(f"{at}.{key}_layernorm", size))]
+
+    return part
+
+
+def _conv(name: str, channels: Axis, kernel: Size, bias: bool) -> list[Weight]:
+    """A depthwise convolution along the tokens."""
+    found = [tensor(f"{name}.weight", channels, 1, kernel)]
+    return [*found, tensor(f"{name}.bias", channels)] if bias else found
+
+
+def mamba2(names: Names, inner: Callable[[Fields], Size | None] = lambda c: None) -> Part:
+    """State space in heads: z, x, B, C and dt in one projection; B and C are shared by groups of heads."""
+
+    def part(c: Fields, _: int) -> list[Weight]:
+        count, at = c.count(names.heads), names.at
+        expected = inner(c)
+        width = c.get(names.width)
+        width = (expected or 0) // count if width == "auto" else c.count(names.width)
+        if expected is not None and expected != count * width:
+            c.wrong(f"{c.path(names.heads)} × {c.path(names.width)} = {count * width} must be {expected}")
+        x = axis(count, width)
+        shares = axis(c.count(names.groups), c.count(names.state), "kv")
+        mixed = x + shares + shares
+        bias = c.flag(names.bias)
+        found = [
+            *(tensor(f"{at}.{name}", axis(count)) for name in ("dt_bias", "A_log", "D")),
+            *_conv(f"{at}.conv1d", mixed, c.count(names.conv), c.flag(names.conv_bias)),
+            *linear(f"{at}.in_proj", hidden(c), x + mixed + axis(count), bias),
+            *linear(f"{at}.out_proj", x, hidden(c), c.flag(names.out_bias or names.bias)),
+        ]
+        return [*found, *norm(f"{at}.norm", x)] if c.flag(names.norm) else found
+
+    return part
+
+
+def expanded(field: str = "mamba_expand") -> Callable[[Fields], Size]:
+    """The inner width as a multiple of the hidden size."""
+    return lambda c: c.count(field) * hidden(c)
+
+
+def _period(period: str, offset: str) -> Rule:
+    """Every n-th layer, from an offset on."""
+    return lambda c, layer: layer % c.count(period) == c.count(offset, 0, 0)
+
+
+def _at_indices(c: Fields, layer: int) -> bool:
+    return layer in c.indices("attn_layer_indices")
+
+
+def _attends(c: Fields, layer: int) -> bool:
+    kinds = c.items("layer_types", c.count("num_hidden_layers"))
+    return bool(kinds) and kinds[layer] in ("attention", "full_attention")
+
+
+def _granite_experts(c: Fields, layer: int) -> list[Weight]:
+    """Routed experts, where the model has any, beside a shared MLP."""
+    middle = axis(c.count("shared_intermediate_size"))
+    found = [
+        *linear("shared_mlp.input_linear", hidden(c), middle + middle),
+        *linear("shared_mlp.output_linear", middle, hidden(c)),
+    ]
+    number, used = c.count("num_local_experts", 0, 0), c.count("num_experts_per_tok", 0, 0)
+    width = c.count("intermediate_size")
+    if not (number and used and width):
+        return found
+    return [*found, *_GRANITE_MOE(c, layer)]
+
+
+_GRANITE_MOE = moe("num_local_experts", width="intermediate_size", at="block_sparse_moe", gate="router")
+_NEMOTRON = {
+    "M": "mamba", "E": "moe", "*": "attention", "-": "mlp", "linear_attention": "mamba", "full_attention": "attention"
+}  # fmt: skip
+
+
+def _pattern(c: Fields) -> list[str]:
+    """Nemotron H: one letter or word a layer."""
+    words: Any = c.get("layers_block_type") or c.get("hybrid_override_pattern")
+    if not isinstance(words, (list, str)) or not words:
+        c.wrong(f"{c.path('hybrid_override_pattern')} is missing")
+        return []
+    kinds = [_NEMOTRON.get(str(word), str(word)) for word in cast("list[Any]", list(words))]
+    for kind in dict.fromkeys(kinds):
+        if kind not in _NEMOTRON.values():
+            c.wrong(f"{c.path('hybrid_override_pattern')} has an unknown layer {kind!r}")
+    count = c.count("num_hidden_layers", len(kinds)) if c.given("num_hidden_layers") is not None else len(kinds)
+    if count != len(kinds):
+        c.wrong(f"{c.path('hybrid_override_pattern')} has {len(kinds)} entries for {count} layers")
+    return kinds
+
+
+def _nemotron_experts(c: Fields, _: int) -> list[Weight]:
+    """Experts of two layers, in a latent width where the config has one, and a shared expert."""
+    number, used = c.count("n_routed_experts"), c.count("num_experts_per_tok")
+    middle, bias = axis(c.count("moe_intermediate_size")), c.flag("mlp_bias")
+    latent = c.count("moe_latent_size", 0, 0)
+    every, width = axis(number, 1, "expert"), latent or hidden(c)
+    joint = axis(c.count("moe_shared_expert_intermediate_size"))
+    found = [
+        tensor("mixer.experts.up_proj", every, middle, width, used=used),
+        tensor("mixer.experts.down_proj", every, width, middle, used=used),
+        *linear("mixer.gate", hidden(c), number),
+        *linear("mixer.shared_experts.up_proj", hidden(c), joint, bias),
+        *linear("mixer.shared_experts.down_proj", joint, hidden(c), bias),
+    ]
+    if latent:
+        found += linear("mixer.fc1_latent_proj", hidden(c), latent, bias)
+        found += linear("mixer.fc2_latent_proj", latent, hidden(c), bias)
+    return found
+
+
+def _nemotron(c: Fields, layer: int) -> list[Weight]:
+    """One mixer a layer: state space, attention, MLP or experts."""
+    kinds = _pattern(c)
+    kind = kinds[layer] if layer < len(kinds) else ""
+    return [*norm("norm", hidden(c)), *_MIXERS.get(kind, none)(c, layer)]
+
+
+class _NemotronH(Decoder, frozen=True):
+    def layer_count(self, c: Fields) -> int:
+        return len(_pattern(c))
+
+
+_MIXERS: dict[str, Part] = {
+    "mamba": mamba2(
+        Names(
+            at="mixer",
+            state="ssm_state_size",
+            conv="conv_kernel",
+            heads="mamba_num_heads",
+            width="mamba_head_dim",
+            groups="n_groups",
+            conv_bias="use_conv_bias",
+            bias="use_bias",
+        )
+    ),
+    "attention": gqa("attention_bias", "attention_bias", at="mixer"),
+    "mlp": plain("mixer.up_proj mixer.down_proj", "mlp_bias"),
+    "moe": _nemotron_experts,
+}
+_MAMBA = Names(
+    at="mixer",
+    state="state_size",
+    conv="conv_kernel",
+    expand="expand",
+    rank="time_step_rank",
+    heads="num_heads",
+    width="head_dim",
+    groups="n_groups",
+    conv_bias="use_conv_bias",
+    bias="use_bias",
+)
+_PURE = {"prefix": "backbone", "embed": "embeddings", "final": "norm_f", "norms": "norm"}
+_FEED = {"final": "final_layernorm", "norms": "input_layernorm pre_ff_layernorm"}
+
+TYPES = {
+    "mamba": Decoder(mamba1(_MAMBA), **_PURE),
+    "falcon_mamba": Decoder(mamba1(_MAMBA), **_PURE),
+    "mamba2": Decoder(mamba2(_MAMBA, expanded("expand")), **_PURE),
+    "jamba": Decoder(
+        either(
+            _period("attn_layer_period", "attn_layer_offset"),
+            gqa(),
+            mamba1(Names(), inner_norms=True),
+        ),
+        moe(
+            width="intermediate_size",
+            at="feed_forward",
+            gate="router",
+            sparse=_period("expert_layer_period", "expert_layer_offset"),
+            dense=gated(at="feed_forward"),
+        ),
+        **_FEED,
+    ),
+    "bamba": Decoder(
+        either(_at_indices, gqa("attention_bias", "attention_bias"), mamba2(Names(), expanded())),
+        gated("mlp_bias", at="feed_forward"),
+        **_FEED,
+    ),
+    "granitemoehybrid": Decoder(
+        either(_attends, gqa("attention_bias", "attention_bias"), mamba2(Names(), expanded())), _granite_experts
+    ),
+    "falcon_h1": Decoder(
+        gqa("attention_bias", "attention_bias"),
+        gated("mlp_bias", at="feed_forward"),
+        **_FEED,
+        more=mamba2(
+            Names(norm="mamba_rms_norm", out_bias="projectors_bias"),
+            lambda c: c.count("mamba_d_ssm", c.count("mamba_expand") * hidden(c)),
+        ),
+    ),
+    "nemotron_h": _NemotronH(_nemotron, embed="embeddings", final="norm_f", norms=""),
+}

@@ -1,0 +1,148 @@
+"""Multi-head latent attention: queries and keys through low-rank projections. DeepSeek, Kimi, GLM, MiniCPM."""
+
+from __future__ import annotations
+
+from vramcast.models.fields import Fields
+from vramcast.models.layout import Weight, axis
+from vramcast.models.parts import either, gated, hidden, linear, norm, tensor
+from vramcast.models.types.decoder import Decoder
+from vramcast.models.types.experts import first_dense, listed, moe, shared, times
+
+
+def mla(c: Fields, _: int) -> list[Weight]:
+    """Down-projections are whole on every rank, up-projections are cut by heads."""
+    count, bias = c.count("num_attention_heads"), c.flag("attention_bias")
+    nope, rope = c.count("qk_nope_head_dim"), c.count("qk_rope_head_dim")
+    value = c.count("v_head_dim", hidden(c) // count)
+    queries, low, keys = axis(count, nope + rope), c.count("q_lora_rank", 0, 0), c.count("kv_lora_rank")
+    at = "self_attn"
+    if low:
+        found = [
+            *linear(f"{at}.q_a_proj", hidden(c), low, bias),
+            *norm(f"{at}.q_a_layernorm", low),
+            *linear(f"{at}.q_b_proj", low, queries),
+        ]
+    else:
+        found = linear(f"{at}.q_proj", hidden(c), queries)
+    return [
+        *found,
+        *linear(f"{at}.kv_a_proj_with_mqa", hidden(c), keys + rope, bias),
+        *norm(f"{at}.kv_a_layernorm", keys),
+        *linear(f"{at}.kv_b_proj", keys, axis(count, nope + value)),
+        *linear(f"{at}.o_proj", axis(count, value), hidden(c), bias),
+    ]
+
+
+def _scores(c: Fields, layer: int) -> bool:
+    """GLM lets most layers reuse the choice of an earlier one."""
+    layers = c.count("num_hidden_layers")
+    kinds = c.items("indexer_types", layers) or c.items("index_topk_pattern", layers)
+    frequency, offset = c.count("index_topk_freq", 1), c.count("index_skip_topk_offset", 2, 0)
+    if kinds:
+        return kinds[layer] in ("full", "F")
+    return max(layer - offset + 1, 0) % frequency == 0
+
+
+def _indexed(c: Fields, layer: int) -> list[Weight]:
+    """DeepSeek's sparse attention: a small scorer chooses the keys. Whole on every rank."""
+    count, width, at = c.count("index_n_heads"), c.count("index_head_dim"), "self_attn.indexer"
+    return [
+        *mla(c, layer),
+        *linear(f"{at}.wq_b", c.count("q_lora_rank"), count * width),
+        *linear(f"{at}.wk", hidden(c), width),
+        *norm(f"{at}.k_norm", width, True),
+        *linear(f"{at}.weights_proj", hidden(c), count),
+    ]
+
+
+_RATES = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+_KINDS = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+
+
+def _v4_attention(c: Fields, layer: int) -> list[Weight]:
+    """One key head, grouped low-rank output, sinks; a compressor of the keys in most layers."""
+    count, width = c.count("num_attention_heads"), c.count("head_dim")
+    low, groups, rank = c.count("q_lora_rank"), c.count("o_groups"), c.count("o_lora_rank")
+    at = "self_attn"
+    c.divides("o_groups", groups, "num_attention_heads", count)
+    return [
+        tensor(f"{at}.sinks", axis(count)),
+        *linear(f"{at}.q_a_proj", hidden(c), low),
+        *norm(f"{at}.q_a_norm", low),
+        *linear(f"{at}.q_b_proj", low, axis(count, width)),
+        *linear(f"{at}.kv_proj", hidden(c), width),
+        *norm(f"{at}.kv_norm", width),
+        *linear(f"{at}.o_a_proj", count * width // groups, axis(groups, rank)),
+        *linear(f"{at}.o_b_proj", axis(groups, rank), hidden(c)),
+        *_compressor(c, layer, low, width),
+    ]
+
+
+def _compressor(c: Fields, layer: int, low: int, width: int) -> list[Weight]:
+    layers = c.count("num_hidden_layers")
+    kinds, ratios = c.items("layer_types", layers), c.items("compress_ratios", layers)
+    if kinds is None:
+        if ratios is None:
+            c.wrong(f"{c.path('compress_ratios')} is missing")
+        kinds = [_KINDS.get(ratio, "") for ratio in ratios or [0] * layers]
+    kind, at = kinds[layer], "self_attn.compressor"
+    if kind not in (*_RATES, "sliding_attention"):
+        c.wrong(f"{c.path('layer_types')}[{layer}] = {kind!r} is not known")
+    if kind not in _RATES:
+        return []
+    sparse = kind == "compressed_sparse_attention"
+    found = _squeeze(c, at, _RATES[kind], width, 2 if sparse else 1)
+    if sparse:
+        count, inner = c.count("index_n_heads"), c.count("index_head_dim")
+        found += [
+            *_squeeze(c, f"{at}.indexer", _RATES[kind], inner, 2),
+            *linear(f"{at}.indexer.q_b_proj", low, count * inner),
+            *linear(f"{at}.indexer.scorer.weights_proj", hidden(c), count),
+        ]
+    return found
+
+
+def _squeeze(c: Fields, at: str, rate: int, width: int, lanes: int) -> list[Weight]:
+    return [
+        tensor(f"{at}.position_bias", rate, lanes * width),
+        *linear(f"{at}.kv_proj", hidden(c), lanes * width),
+        *linear(f"{at}.gate_proj", hidden(c), lanes * width),
+        *norm(f"{at}.kv_norm", width),
+    ]
+
+
+def _connections(at: str, streams: int, width: int) -> list[Weight]:
+    """Hyper-connections: mixing weights of the parallel residual streams."""
+    mixes = streams * (streams + 2)
+    return [tensor(f"{at}.fn", mixes, streams * width), tensor(f"{at}.base", mixes), tensor(f"{at}.scale", 3)]
+
+
+def _v4_connections(c: Fields, _: int) -> list[Weight]:
+    streams = c.count("hc_mult")
+    return [*_connections("attn_hc", streams, hidden(c)), *_connections("ffn_hc", streams, hidden(c))]
+
+
+class _V4(Decoder, frozen=True):
+    """DeepSeek V4 joins its residual streams before the last norm."""
+
+    def last(self, c: Fields) -> list[Weight]:
+        streams = c.count("hc_mult")
+        sizes = {"fn": (streams, streams * hidden(c)), "base": (streams,), "scale": (1,)}
+        return [*super().last(c), *(tensor(f"hc_head.hc_{name}", *size) for name, size in sizes.items())]
+
+
+_SHARED = shared(times("n_shared_experts"))
+_MOE = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense())
+_LISTED = moe("n_routed_experts", shared_part=_SHARED, sparse=listed(otherwise=first_dense()))
+DEEPSEEK = Decoder(mla, _MOE)
+
+TYPES = {
+    "deepseek_v2": DEEPSEEK,
+    "deepseek_v3": DEEPSEEK,
+    "kimi_k2": DEEPSEEK,
+    "deepseek_v32": Decoder(_indexed, _LISTED),
+    "glm_moe_dsa": Decoder(either(_scores, _indexed, mla), _LISTED),
+    "glm4_moe_lite": Decoder(mla, moe("n_routed_experts", shared_part=_SHARED, sparse=listed())),
+    "minicpm3": Decoder(mla, gated()),
+    "deepseek_v4": _V4(_v4_attention, moe("n_routed_experts", shared_part=_SHARED), more=_v4_connections),
+}

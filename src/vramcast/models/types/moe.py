@@ -1,0 +1,167 @@
+"""Mixtures of experts behind grouped-query attention."""
+
+from __future__ import annotations
+
+from vramcast.models.fields import Fields
+from vramcast.models.layout import Weight, axis
+from vramcast.models.parts import gated, gqa, heads, hidden, linear, norm, tensor
+from vramcast.models.types.decoder import Decoder
+from vramcast.models.types.experts import first_dense, listed, moe, routed, shared, sparse_step, times
+
+_QK = "q_norm k_norm"
+_SHARED = shared(times("n_shared_experts"))
+_DEEPSEEK = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense())
+
+
+def _sinks(c: Fields, _: int) -> list[Weight]:
+    """GPT-OSS: one learned logit a head."""
+    return [tensor("self_attn.sinks", axis(c.count("num_attention_heads")))]
+
+
+def _ernie_rule(c: Fields, layer: int) -> bool:
+    first, last = c.count("moe_layer_start_index", 0, 0), c.count("moe_layer_end_index", -1, -1)
+    within = first <= layer <= (c.count("num_hidden_layers") - 1 if last == -1 else last)
+    return within and (layer + 1) % c.count("moe_layer_interval", 1) == 0
+
+
+def _ernie_statics(c: Fields, _: int) -> list[Weight]:
+    return [tensor("mlp.gate.moe_statics.e_score_correction_bias", 1, c.count("moe_num_experts"))]
+
+
+def _mimo_attention(c: Fields, layer: int) -> list[Weight]:
+    """Full and sliding layers with their own heads and widths; values are narrower than keys."""
+    pattern = c.items("hybrid_layer_pattern", c.count("num_hidden_layers"))
+    sliding = bool(pattern and pattern[layer])
+    lead = "swa_" if sliding else ""
+    count, keys = c.count(f"{lead}num_attention_heads"), c.count(f"{lead}num_key_value_heads")
+    width = c.count(f"{lead}head_dim")
+    value = c.count(f"{lead}v_head_dim", width)
+    bias = c.flag("attention_bias")
+    found = [
+        *linear("self_attn.q_proj", hidden(c), axis(count, width), bias),
+        *linear("self_attn.k_proj", hidden(c), axis(keys, width, "kv"), bias),
+        *linear("self_attn.v_proj", hidden(c), axis(keys, value, "kv"), bias),
+        *linear("self_attn.o_proj", axis(count, value), hidden(c)),
+    ]
+    sink = c.flag("add_swa_attention_sink_bias" if sliding else "add_full_attention_sink_bias")
+    return [*found, tensor("self_attn.sinks", axis(count))] if sink else found
+
+
+def _zaya_attention(c: Fields, _: int) -> list[Weight]:
+    """Compressed convolutional attention: queries and keys go through two short convolutions."""
+    query, key, width = heads(c)
+    keys = key.size // width
+    half = axis(keys, width // 2, "kv")
+    at = "self_attn.qkv_proj"
+    mixed = query + key
+    return [
+        *linear(f"{at}.q_proj", hidden(c), query),
+        *linear(f"{at}.k_proj", hidden(c), key),
+        *linear(f"{at}.v_proj_current", hidden(c), half),
+        *linear(f"{at}.v_proj_delayed", hidden(c), half),
+        tensor(f"{at}.conv_qk_depthwise.weight", mixed, 1, c.count("cca_time0")),
+        tensor(f"{at}.conv_qk_depthwise.bias", mixed),
+        tensor(f"{at}.conv_qk_grouped.weight", mixed, width, c.count("cca_time1")),
+        tensor(f"{at}.conv_qk_grouped.bias", mixed),
+        tensor("self_attn.qk_norm.temp", axis(keys, 1, "kv")),
+        *linear("self_attn.o_proj", query, hidden(c)),
+    ]
+
+
+def _zaya_experts(c: Fields, layer: int) -> list[Weight]:
+    """A router that is an MLP with a state, one choice of which is to skip the experts."""
+    inner, number = c.count("router_hidden_size"), c.count("num_experts")
+    gate = "mlp.gate"
+    found = [
+        *linear(f"{gate}.down_proj", hidden(c), inner, True),
+        *norm(f"{gate}.router_mlp.norm", inner),
+        *linear(f"{gate}.router_mlp.fc1", inner, inner, True),
+        *linear(f"{gate}.router_mlp.fc2", inner, inner, True),
+        *linear(f"{gate}.router_mlp.out_proj", inner, number + 1),
+        *routed(c, "mlp.experts", number, c.count("num_experts_per_tok"), axis(c.count("moe_intermediate_size"))),
+    ]
+    return [*found, tensor(f"{gate}.router_states_scale", inner)] if layer else found
+
+
+def _zaya_scales(c: Fields, _: int) -> list[Weight]:
+    names = ("hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias")
+    return [
+        tensor(f"{at}_residual_scale.{name}", hidden(c)) for at in ("post_attention", "post_mlp") for name in names
+    ]
+
+
+def _zaya_input(c: Fields, _: int) -> list[Weight]:
+    return [tensor(f"input_hidden_states_{name}", hidden(c)) for name in ("scale", "bias")]
+
+
+_GLM4 = Decoder(gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm"), _DEEPSEEK)
+
+TYPES = {
+    "mixtral": Decoder(gqa(), moe("num_local_experts", width="intermediate_size")),
+    "qwen2_moe": Decoder(
+        gqa("qkv_bias"),
+        moe(
+            shared_part=shared(lambda c: c.count("shared_expert_intermediate_size"), "mlp.shared_expert", gate=True),
+            sparse=sparse_step,
+        ),
+    ),
+    "qwen3_moe": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), moe(sparse=sparse_step)),
+    "olmoe": Decoder(
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), moe(width="intermediate_size")
+    ),
+    "flex_olmo": Decoder(
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"),
+        moe(width="intermediate_size"),
+        norms="post_attention_layernorm post_feedforward_layernorm",
+    ),
+    "granitemoe": Decoder(
+        gqa("attention_bias", "attention_bias"),
+        moe("num_local_experts", width="intermediate_size", at="block_sparse_moe", gate="router"),
+    ),
+    "phimoe": Decoder(
+        gqa("attention_bias", "attention_bias"),
+        moe("num_local_experts", width="intermediate_size", gate="router"),
+        norm_bias=True,
+        head_bias="lm_head_bias",
+    ),
+    "gpt_oss": Decoder(
+        gqa("attention_bias", "attention_bias", extra=_sinks),
+        moe(
+            "num_local_experts", width="intermediate_size", gate="router", gate_bias=True, transposed=True, biased=True
+        ),
+    ),
+    "minimax_m2": Decoder(
+        gqa(qk_norm=_QK, norm_width="all"), moe("num_local_experts", width="intermediate_size")
+    ),
+    "ernie4_5_moe": Decoder(
+        gqa("use_bias", "use_bias"),
+        moe(
+            "moe_num_experts",
+            "moe_k",
+            shared_part=shared(times("moe_num_shared_experts")),
+            sparse=_ernie_rule,
+            dense=gated("use_bias"),
+            extra=_ernie_statics,
+        ),
+    ),
+    "hunyuan_v1_moe": Decoder(
+        gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm"),
+        moe(
+            top="moe_topk",
+            width="intermediate_size",
+            gate="gate.wg",
+            shared_part=shared(lambda c: c.count("intermediate_size"), "mlp.shared_mlp"),
+        ),
+    ),
+    "dots1": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), _DEEPSEEK),
+    "glm4_moe": _GLM4,
+    "sarvam_moe": _GLM4,
+    "hy_v3": Decoder(
+        gqa("attention_bias", "attention_bias", qk_norm=_QK),
+        moe(shared_part=shared(times("num_shared_experts")), sparse=listed(), dense=gated("mlp_bias")),
+    ),
+    "mimo_v2_flash": Decoder(
+        _mimo_attention, moe("n_routed_experts", sparse=listed("moe_layer_freq", first_dense()))
+    ),
+    "zaya": Decoder(_zaya_attention, _zaya_experts, more=_zaya_scales, first=_zaya_input),
+}

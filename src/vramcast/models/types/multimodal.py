@@ -1,0 +1,151 @@
+"""Models that see: a vision tower, a projector, and a language model of another family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from vramcast.models.fields import Fields
+from vramcast.models.layout import Blocks, Weight, axis
+from vramcast.models.parts import either, gated, gqa, hidden, linear, norm, tensor
+from vramcast.models.types import qwen_vision, towers
+from vramcast.models.types.decoder import Decoder
+from vramcast.models.types.dense import TYPES as DENSE
+from vramcast.models.types.experts import Rule, listed, moe, routed, shared
+from vramcast.models.types.mla import DEEPSEEK
+from vramcast.models.types.moe import TYPES as MOE
+from vramcast.models.types.recurrent import QWEN3_5, QWEN3_5_MOE
+from vramcast.num import Size
+
+
+class Multimodal(Struct, frozen=True):
+    """A row: the language model (its own row, or the one that `text_config` names), and the tower."""
+
+    text: Decoder | dict[str, Decoder]
+    tower: Callable[[Fields, Size], list[Blocks]]
+    prefix: str = "model.language_model"
+    head: str = "lm_head"
+    tied: str | bool = "tie_word_embeddings"
+    flat: bool = False
+    """older configs spell the language model's fields beside `vision_config`"""
+    unused: str = ""
+
+    def blocks(self, c: Fields) -> list[Blocks]:
+        text = self.text if isinstance(self.text, Decoder) else self.named(c, self.text)
+        section = c.flat("text_config") if self.flat else self.section(c)
+        tied = c.flag(self.tied)
+        section.given("tie_word_embeddings")
+        decoder = text.blocks(section, self.prefix, self.head, tied)
+        return [*self.tower(c, section.count("hidden_size")), *decoder]
+
+    def section(self, c: Fields) -> Fields:
+        """The language model's fields, with the defaults of its own type if it is one."""
+        named = (c.given("text_config") or {}).get("model_type", "")
+        return c.sub("text_config", named if isinstance(self.text, dict) else "")
+
+    def named(self, c: Fields, known: dict[str, Decoder]) -> Decoder:
+        """The row that `text_config.model_type` names."""
+        given = c.given("text_config")
+        model_type = str(given.get("model_type")) if isinstance(given, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        if model_type not in known:
+            c.wrong(f"text_config.model_type = {model_type!r} is not known", allowed=", ".join(known))
+        return known.get(model_type, next(iter(known.values())))
+
+
+def _crosses(c: Fields, layer: int) -> bool:
+    return layer in c.indices("cross_attention_layers")
+
+
+def _cross_gates(c: Fields, layer: int) -> list[Weight]:
+    return [tensor(f"cross_attn_{name}_gate", 1) for name in ("attn", "mlp")] if _crosses(c, layer) else []
+
+
+class _Mllama(Decoder, frozen=True):
+    """Llama 3.2 Vision has eight more embeddings than logits."""
+
+    def embedding(self, c: Fields) -> list[Weight]:
+        return [tensor("embed_tokens.weight", axis(c.count("vocab_size") + 8, kind="vocab"), hidden(c))]
+
+
+def _llama4_rule(c: Fields, layer: int) -> bool:
+    chosen, step = c.get("moe_layers"), c.count("interleave_moe_layer_step", 1)
+    if isinstance(chosen, list):
+        return layer in chosen
+    return layer % step == step - 1
+
+
+def _llama4_experts(c: Fields, layer: int) -> list[Weight]:
+    middle = axis(c.count("intermediate_size"))
+    number, used, at = c.count("num_local_experts"), c.count("num_experts_per_tok"), "feed_forward"
+    return [
+        *routed(c, f"{at}.experts", number, used, middle, transposed=True),
+        *linear(f"{at}.router", hidden(c), number),
+        *gated(at=f"{at}.shared_expert")(c, layer),
+    ]
+
+
+_dense_llama4 = gated(at="feed_forward", width=lambda c: axis(c.count("intermediate_size_mlp")))
+
+
+def _m3_attention(c: Fields, layer: int) -> list[Weight]:
+    """MiniMax M3: sparse layers have a small indexer over blocks of keys."""
+    found = list(gqa(qk_norm="q_norm k_norm")(c, layer))
+    sparse = c.sub("sparse_attention_config")
+    layers = c.count("num_hidden_layers")
+    kinds, flags = c.items("layer_types", layers), sparse.items("sparse_attention_freq", layers)
+    on = kinds[layer] != "full_attention" if kinds else bool(flags and flags[layer])
+    count = sparse.count("sparse_num_index_heads") if sparse.config else c.count("index_n_heads")
+    width = sparse.count("sparse_index_dim") if sparse.config else c.count("index_head_dim")
+    if not on or not (sparse.flag("use_sparse_attention") or not sparse.config):
+        return found
+    at = "self_attn.indexer"
+    return [
+        *found,
+        *linear(f"{at}.q_proj", hidden(c), axis(count, width)),
+        *linear(f"{at}.k_proj", hidden(c), width),
+        *norm(f"{at}.q_norm", width),
+        *norm(f"{at}.k_norm", width),
+    ]
+
+
+_m3_rule: Rule = listed("mlp_layer_types", listed("moe_layer_freq", lambda *_: True))
+_M3 = Decoder(
+    _m3_attention,
+    moe(
+        "num_local_experts",
+        width="intermediate_size",
+        shared_part=shared(lambda c: c.count("shared_intermediate_size"), fused="gate_up_proj"),
+        sparse=_m3_rule,
+        dense=gated(fused="gate_up_proj", width=lambda c: axis(c.count("dense_intermediate_size"))),
+    ),
+)
+_MISTRAL = {"mistral": DENSE["mistral"], "ministral3": DENSE["mistral"]}
+
+TYPES = {
+    "qwen2_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2, flat=True),
+    "qwen2_5_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2_5, flat=True),
+    "qwen3_vl": Multimodal(DENSE["qwen3"], qwen_vision.qwen3(deep=True)),
+    "qwen3_vl_moe": Multimodal(MOE["qwen3_moe"], qwen_vision.qwen3(deep=True)),
+    "qwen3_5": Multimodal(QWEN3_5, qwen_vision.qwen3(deep=False)),
+    "qwen3_5_moe": Multimodal(QWEN3_5_MOE, qwen_vision.qwen3(deep=False)),
+    "gemma3": Multimodal(DENSE["gemma3_text"], towers.siglip),
+    "llava": Multimodal({name: DENSE[name] for name in ("llama", "mistral", "qwen2")}, towers.clip),
+    "mistral3": Multimodal(_MISTRAL, towers.pixtral),
+    "kimi_k25": Multimodal({"kimi_k2": DEEPSEEK, "deepseek_v3": DEEPSEEK}, towers.kimi),
+    "minimax_m3_vl": Multimodal(_M3, towers.minimax),
+    "mllama": Multimodal(
+        _Mllama(
+            either(_crosses, gqa(at="cross_attn", qk_norm="q_norm k_norm"), gqa()), gated(), more=_cross_gates
+        ),
+        towers.mllama,
+    ),
+    "llama4": Multimodal(
+        Decoder(
+            gqa("attention_bias", "attention_bias"), either(_llama4_rule, _llama4_experts, _dense_llama4)
+        ),
+        towers.llama4,
+        prefix="language_model.model",
+        head="language_model.lm_head",
+    ),
+}

@@ -1,0 +1,101 @@
+"""Qwen's vision towers: 2, 2.5 and 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vramcast.models.fields import Fields
+from vramcast.models.layout import Blocks, Weight
+from vramcast.models.parts import Part, linear, norm, single, stack, tensor
+from vramcast.models.types.towers import first, scales, two
+from vramcast.num import Size
+
+_AT = "model.visual"
+
+
+def _patch(v: Fields, width: Size, bias: bool) -> list[Weight]:
+    side, depth = v.count("patch_size"), v.count("temporal_patch_size")
+    found = [tensor("patch_embed.proj.weight", width, first(v, "in_chans", "in_channels"), depth, side, side)]
+    return [*found, tensor("patch_embed.proj.bias", width)] if bias else found
+
+
+def _attention(width: Size) -> list[Weight]:
+    return [*linear("attn.qkv", width, 3 * width, True), *linear("attn.proj", width, width, True)]
+
+
+def qwen2(c: Fields, text: Size) -> list[Blocks]:
+    """Qwen2-VL: layer norms, plain MLP; `hidden_size` is the output's width."""
+    v = c.sub("vision_config")
+    width, out = v.count("embed_dim"), v.count("hidden_size")
+    middle, merged = width * v.count("mlp_ratio"), width * v.count("spatial_merge_size") ** 2
+
+    def layer(_: Fields, __: int) -> list[Weight]:
+        return [*scales("norm1 norm2", width, True), *_attention(width), *two("mlp.fc1 mlp.fc2", width, middle)]
+
+    return _tower(v, width, False, layer, [
+        *norm("ln_q", width, True), *linear("mlp.0", merged, merged, True), *linear("mlp.2", merged, _out(v, out, text), True)
+    ])  # fmt: skip
+
+
+def qwen2_5(c: Fields, text: Size) -> list[Blocks]:
+    """Qwen2.5-VL: RMS norms, gated MLP."""
+    v = c.sub("vision_config")
+    width, middle = v.count("hidden_size"), v.count("intermediate_size")
+    merged = width * v.count("spatial_merge_size") ** 2
+
+    def layer(_: Fields, __: int) -> list[Weight]:
+        return [
+            *scales("norm1 norm2", width, False),
+            *_attention(width),
+            *linear("mlp.gate_proj", width, middle, True),
+            *two("mlp.up_proj mlp.down_proj", width, middle),
+        ]
+
+    out = _out(v, v.count("out_hidden_size"), text)
+    return _tower(v, width, False, layer, [
+        *norm("ln_q", width), *linear("mlp.0", merged, merged, True), *linear("mlp.2", merged, out, True)
+    ])  # fmt: skip
+
+
+def qwen3(deep: bool) -> Callable[[Fields, Size], list[Blocks]]:
+    """Qwen3-VL and 3.5: learned positions, and mergers of inner layers (`deep`)."""
+
+    def tower(c: Fields, text: Size) -> list[Blocks]:
+        v = c.sub("vision_config")
+        width, middle = v.count("hidden_size"), v.count("intermediate_size")
+        merged, out = width * v.count("spatial_merge_size") ** 2, _out(v, v.count("out_hidden_size"), text)
+
+        def layer(_: Fields, __: int) -> list[Weight]:
+            names = "mlp.linear_fc1 mlp.linear_fc2"
+            return [*scales("norm1 norm2", width, True), *_attention(width), *two(names, width, middle)]
+
+        def merger(normed: Size) -> list[Weight]:
+            inner = [*linear("linear_fc1", merged, merged, True), *linear("linear_fc2", merged, out, True)]
+            return [*norm("norm", normed, True), *inner]
+
+        found = _tower(v, width, True, layer, merger(width))
+        levels = v.get("deepstack_visual_indexes")
+        if levels and not deep:
+            v.wrong(f"{v.path('deepstack_visual_indexes')} = {levels!r} is not known")
+        count = len(levels) if deep and isinstance(levels, list) else 0  # pyright: ignore[reportUnknownArgumentType]
+        return [*found, *stack(v, "deepstack merger", f"{_AT}.deepstack_merger_list", count, lambda *_: merger(merged))]
+
+    return tower
+
+
+def _tower(v: Fields, width: Size, learned: bool, layer: Part, merger: list[Weight]) -> list[Blocks]:
+    embed = _patch(v, width, learned)
+    if learned:
+        embed.append(tensor("pos_embed.weight", v.count("num_position_embeddings"), width))
+    return [
+        *single("vision embedding", _AT, embed),
+        *stack(v, "vision layer", f"{_AT}.blocks", v.count("depth"), layer),
+        *single("projector", f"{_AT}.merger", merger),
+    ]
+
+
+def _out(v: Fields, out: Size, text: Size) -> Size:
+    """The tower ends in the width of the language model."""
+    if out != text:
+        v.wrong(f"{v.path('out_hidden_size')} = {out} is not the language model's hidden_size = {text}")
+    return out

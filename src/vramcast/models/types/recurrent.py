@@ -1,0 +1,206 @@
+"""Gated linear attention and short convolutions beside full attention: Qwen 3.5, MiniMax, OLMo hybrid, Kimi Linear, LFM2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vramcast.models.fields import Fields
+from vramcast.models.layout import Axis, Weight, axis
+from vramcast.models.parts import Part, either, gated, gqa, heads, hidden, linear, norm, tensor
+from vramcast.models.types.decoder import Decoder
+from vramcast.models.types.experts import Rule, first_dense, listed, moe, shared, sparse_step, times
+from vramcast.models.types.mla import mla
+
+_QK = "q_norm k_norm"
+
+
+def attends(otherwise: Callable[[Fields, int], bool]) -> Rule:
+    """Whether a layer has full attention: by the config's list, or by the rule transformers falls back to."""
+
+    def rule(c: Fields, layer: int) -> bool:
+        kinds, fallback = c.items("layer_types", c.count("num_hidden_layers")), otherwise(c, layer)
+        if kinds and kinds[layer] not in ("full_attention", "linear_attention", "conv"):
+            c.wrong(f"{c.path('layer_types')}[{layer}] = {kinds[layer]!r} is not known")
+        return kinds[layer] == "full_attention" if kinds else fallback
+
+    return rule
+
+
+def _interval(c: Fields, layer: int) -> bool:
+    """Qwen: every n-th layer attends."""
+    return (layer + 1) % c.count("full_attention_interval", 4) == 0
+
+
+def _delta_axes(c: Fields) -> tuple[Axis, Axis, Axis]:
+    """(keys, values, one number a value head) of a gated delta rule."""
+    keys, values = c.count("linear_num_key_heads"), c.count("linear_num_value_heads")
+    c.divides("linear_num_key_heads", keys, "linear_num_value_heads", values)
+    return axis(keys, c.count("linear_key_head_dim")), axis(values, c.count("linear_value_head_dim")), axis(values)
+
+
+def _delta(fused: bool) -> Part:
+    """Qwen's gated delta net; q, k, v, z and b, a in two projections or in four."""
+
+    def part(c: Fields, _: int) -> list[Weight]:
+        key, value, each = _delta_axes(c)
+        at, conv = "linear_attn", key + key + value
+        if fused:
+            sides = {"in_proj_qkvz": conv + value, "in_proj_ba": each + each}
+        else:
+            sides = {"in_proj_qkv": conv, "in_proj_z": value, "in_proj_b": each, "in_proj_a": each}
+        return [
+            tensor(f"{at}.dt_bias", each),
+            tensor(f"{at}.A_log", each),
+            tensor(f"{at}.conv1d.weight", conv, 1, c.count("linear_conv_kernel_dim")),
+            *(one for name, side in sides.items() for one in linear(f"{at}.{name}", hidden(c), side)),
+            *norm(f"{at}.norm", c.count("linear_value_head_dim")),
+            *linear(f"{at}.out_proj", value, hidden(c)),
+        ]
+
+    return part
+
+
+def _gated_attention(c: Fields, _: int) -> list[Weight]:
+    """Qwen's full attention: the query projection also makes a gate."""
+    query, key, width = heads(c)
+    bias, at = c.flag("attention_bias"), "self_attn"
+    return [
+        *linear(f"{at}.q_proj", hidden(c), query + query, bias),
+        *linear(f"{at}.k_proj", hidden(c), key, bias),
+        *linear(f"{at}.v_proj", hidden(c), key, bias),
+        *linear(f"{at}.o_proj", query, hidden(c), bias),
+        *norm(f"{at}.q_norm", width),
+        *norm(f"{at}.k_norm", width),
+    ]
+
+
+def _lightning(c: Fields, _: int) -> list[Weight]:
+    """MiniMax's linear attention."""
+    count, width = c.count("num_attention_heads"), c.count("head_dim")
+    every, at = axis(count, width), "self_attn"
+    return [
+        *norm(f"{at}.norm", every),
+        *linear(f"{at}.qkv_proj", hidden(c), every + every + every),
+        *linear(f"{at}.out_proj", every, hidden(c)),
+        *linear(f"{at}.output_gate", hidden(c), every),
+    ]
+
+
+def _olmo_delta(c: Fields, _: int) -> list[Weight]:
+    key, value, each = _delta_axes(c)
+    at = "linear_attn"
+    sides = {"q": key, "k": key, "v": value, "a": each, "b": each, "g": value}
+    return [
+        tensor(f"{at}.A_log", each),
+        tensor(f"{at}.dt_bias", each),
+        *(one for name, side in sides.items() for one in linear(f"{at}.{name}_proj", hidden(c), side)),
+        *linear(f"{at}.o_proj", value, hidden(c)),
+        tensor(f"{at}.conv1d.weight", key + key + value, 1, c.count("linear_conv_kernel_dim")),
+        *norm(f"{at}.o_norm", c.count("linear_value_head_dim")),
+    ]
+
+
+def _olmo_norms(c: Fields, layer: int) -> list[Weight]:
+    """Pre-norm around linear attention, post-norm around full attention."""
+    own = "post_feedforward_layernorm" if _olmo_attends(c, layer) else "input_layernorm"
+    return [*norm(own, hidden(c)), *norm("post_attention_layernorm", hidden(c))]
+
+
+_olmo_attends = attends(lambda _, layer: layer % 4 == 3)
+
+
+def _kimi_delta(c: Fields, _: int) -> list[Weight]:
+    """Kimi delta attention: a low-rank forget gate and output gate."""
+    nested = c.sub("linear_attn_config")
+    count = nested.count("num_heads", c.count("linear_num_heads"))
+    width = nested.count("head_dim", c.count("linear_head_dim"))
+    kernel = nested.count("short_conv_kernel_size", c.count("linear_conv_kernel_dim"))
+    every, each, at = axis(count, width), axis(count), "self_attn"
+    return [
+        *(one for name in ("q", "k", "v") for one in linear(f"{at}.{name}_proj", hidden(c), every)),
+        tensor(f"{at}.conv1d.weight", every + every + every, 1, kernel),
+        tensor(f"{at}.forget_gate.dt_bias", every),
+        tensor(f"{at}.forget_gate.A_log", 1, 1, each, 1),
+        *linear(f"{at}.forget_gate.f_a_proj", hidden(c), width),
+        *linear(f"{at}.forget_gate.f_b_proj", width, every),
+        *linear(f"{at}.b_proj", hidden(c), each),
+        *linear(f"{at}.g_a_proj", hidden(c), width),
+        *linear(f"{at}.g_b_proj", width, every),
+        *norm(f"{at}.o_norm", width),
+        *linear(f"{at}.o_proj", every, hidden(c)),
+    ]
+
+
+def _kimi_full(c: Fields, layer: int) -> bool:
+    """The checkpoint numbers its layers from 1."""
+    nested = c.sub("linear_attn_config")
+    return layer + 1 in nested.indices("full_attn_layers") if nested.config else layer > 0 and layer % 4 == 0
+
+
+def _short_conv(c: Fields, _: int) -> list[Weight]:
+    """LFM2: a gated convolution over a few tokens."""
+    channels, bias = axis(hidden(c)), c.flag("conv_bias")
+    found = [tensor("conv.conv.weight", channels, 1, c.count("conv_L_cache"))]
+    if bias:
+        found.append(tensor("conv.conv.bias", channels))
+    return [
+        *found,
+        *linear("conv.in_proj", hidden(c), channels + channels + channels, bias),
+        *linear("conv.out_proj", channels, hidden(c), bias),
+    ]
+
+
+def _lfm2_width(c: Fields) -> Axis:
+    """Two thirds of the configured width, times a factor, rounded up; or the width itself."""
+    width = c.count("block_ff_dim", c.count("intermediate_size"))
+    factor, multiple = c.get("block_ffn_dim_multiplier"), c.count("block_multiple_of", 1)
+    if c.flag("block_auto_adjust_ff_dim"):
+        width = 2 * width // 3
+        width = int(factor * width) if isinstance(factor, (int, float)) else width
+        width = -(-width // multiple) * multiple
+    return axis(width)
+
+
+_LFM2 = {"norms": "operator_norm ffn_norm", "final": "embedding_norm"}
+_LFM2_ATTENTION = gqa(out="out_proj", qk_norm="q_layernorm k_layernorm")
+_W = "w1 w3 w2"
+_QWEN_MOE = moe(
+    shared_part=shared(lambda c: c.count("shared_expert_intermediate_size"), "mlp.shared_expert", gate=True),
+    sparse=sparse_step,
+)
+_QWEN_MIXER = either(attends(_interval), _gated_attention, _delta(fused=False))
+QWEN3_5 = Decoder(_QWEN_MIXER, gated())
+QWEN3_5_MOE = Decoder(_QWEN_MIXER, _QWEN_MOE)
+
+TYPES = {
+    "qwen3_next": Decoder(either(attends(_interval), _gated_attention, _delta(fused=True)), _QWEN_MOE),
+    "minimax": Decoder(
+        either(attends(lambda _, layer: layer % 2 == 0), gqa(), _lightning),
+        moe("num_local_experts", width="intermediate_size"),
+    ),
+    "olmo_hybrid": Decoder(
+        either(
+            _olmo_attends, gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), _olmo_delta
+        ),
+        gated(),
+        norms="",
+        more=_olmo_norms,
+    ),
+    "kimi_linear": Decoder(
+        either(attends(_kimi_full), mla, _kimi_delta),
+        moe(
+            shared_part=shared(times("n_shared_experts")),
+            sparse=listed(otherwise=lambda c, layer: layer >= c.count("first_k_dense_replace", 1, 0)),
+        ),
+    ),
+    "lfm2": Decoder(
+        either(attends(lambda c, layer: layer in c.indices("full_attn_idxs")), _LFM2_ATTENTION, _short_conv),
+        gated(at="feed_forward", names=_W, width=_lfm2_width),
+        **_LFM2,
+    ),
+    "lfm2_moe": Decoder(
+        either(attends(lambda *_: False), _LFM2_ATTENTION, _short_conv),
+        moe(at="feed_forward", sparse=first_dense("num_dense_layers"), dense=gated(at="feed_forward", names=_W)),
+        **_LFM2,
+    ),
+}

@@ -1,0 +1,155 @@
+"""Types that transformers does not have: their checkpoints bring their own code. Norms count as norms here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from vramcast.models.fields import Fields
+from vramcast.models.layout import Weight, axis
+from vramcast.models.parts import Part, ffn, gated, gqa, heads, hidden, linear, norm
+from vramcast.models.types.decoder import Decoder
+from vramcast.models.types.experts import first_dense, moe, shared, times
+
+
+def _plainly(part: Part) -> Part:
+    """Norms that are classed as norms whatever their name says."""
+    return lambda c, layer: [structs.replace(weight, module="norms") for weight in part(c, layer)]
+
+
+def norms_of(names: str, bias: bool = False) -> Part:
+    return _plainly(lambda c, _: [one for name in names.split() for one in norm(name, hidden(c), bias)])
+
+
+_LLAMA_NORMS = norms_of("input_layernorm post_attention_layernorm")
+
+
+def _packed(c: Fields, _: int) -> list[Weight]:
+    """Baichuan: q, k and v in one projection."""
+    query, key, _width = heads(c)
+    return [
+        *linear("self_attn.W_pack", hidden(c), query + key + key),
+        *linear("self_attn.o_proj", query, hidden(c)),
+    ]
+
+
+def _qwen1(c: Fields, _: int) -> list[Weight]:
+    """The first Qwen: a biased fused projection; `kv_channels` is the head's width."""
+    count, width = c.count("num_attention_heads"), c.count("kv_channels")
+    query = axis(count, width)
+    return [
+        *linear("attn.c_attn", hidden(c), query + query + query, True),
+        *linear("attn.c_proj", query, hidden(c), not c.flag("no_bias")),
+    ]
+
+
+def _half_ffn(c: Fields) -> Any:
+    """The first Qwen states the width of gate and up together."""
+    return axis(c.count("intermediate_size") // 2)
+
+
+def _phi3small(c: Fields, _: int) -> list[Weight]:
+    query, key, _width = heads(c)
+    return [
+        *linear("self_attn.query_key_value", hidden(c), query + key + key, True),
+        *linear("self_attn.dense", query, hidden(c), True),
+    ]
+
+
+def _gegelu(c: Fields, _: int) -> list[Weight]:
+    """Phi-3 small: gate and up in one projection, with biases."""
+    middle = ffn("ff_intermediate_size")(c)
+    return [*linear("mlp.up_proj", hidden(c), middle + middle, True), *linear("mlp.down_proj", middle, hidden(c), True)]
+
+
+def _internlm2(c: Fields, _: int) -> list[Weight]:
+    query, key, _width = heads(c)
+    bias = c.flag("bias")
+    return [
+        *linear("attention.wqkv", hidden(c), query + key + key, bias),
+        *linear("attention.wo", query, hidden(c), bias),
+    ]
+
+
+def _nas(c: Fields, what: str, layer: int) -> dict[str, Any]:
+    """What Nemotron NAS chose for a layer."""
+    blocks = c.items("block_configs", c.count("num_hidden_layers"))
+    chosen: Any = blocks[layer] if blocks else {}
+    part: Any = chosen.get(what) if isinstance(chosen, dict) else None  # pyright: ignore[reportUnknownMemberType]
+    if not isinstance(part, dict):
+        c.wrong(f"{c.path('block_configs')}[{layer}].{what} is missing")
+        return {}
+    if part.get("replace_with_linear"):  # pyright: ignore[reportUnknownMemberType]
+        c.wrong(f"{c.path('block_configs')}[{layer}].{what}.replace_with_linear is not modelled")
+    return part  # pyright: ignore[reportUnknownVariableType]
+
+
+def _nas_attention(c: Fields, layer: int) -> list[Weight]:
+    """Grouped-query attention with its own group, or none."""
+    chosen = _nas(c, "attention", layer)
+    count, group = c.count("num_attention_heads"), chosen.get("n_heads_in_group")
+    if chosen.get("no_op") or not chosen:
+        return []
+    if not isinstance(group, int) or group < 1 or count % group:
+        c.wrong(f"{c.path('block_configs')}[{layer}].attention.n_heads_in_group = {group!r} does not divide {count}")
+        return []
+    width = hidden(c) // count
+    query, key, bias = axis(count, width), axis(count // group, width, "kv"), c.flag("attention_bias")
+    return [
+        *linear("self_attn.q_proj", hidden(c), query, bias),
+        *linear("self_attn.k_proj", hidden(c), key, bias),
+        *linear("self_attn.v_proj", hidden(c), key, bias),
+        *linear("self_attn.o_proj", query, hidden(c), bias),
+        *_plainly(lambda c, _: norm("input_layernorm", hidden(c)))(c, layer),
+    ]
+
+
+def _nas_mlp(c: Fields, layer: int) -> list[Weight]:
+    """A gated MLP of its own width: two thirds of a multiple of the hidden size, rounded up to 256; or none."""
+    chosen = _nas(c, "ffn", layer)
+    factor = chosen.get("ffn_mult")
+    if chosen.get("no_op") or not chosen:
+        return []
+    if not isinstance(factor, (int, float)) or not 0 < factor < 1000:
+        c.wrong(f"{c.path('block_configs')}[{layer}].ffn.ffn_mult = {factor!r} must be a number above 0")
+        return []
+    width = -(-int(2 * factor * hidden(c) / 3) // 256) * 256
+    found = gated("mlp_bias", width=lambda _: axis(width))(c, layer)
+    return [*found, *_plainly(lambda c, _: norm("post_attention_layernorm", hidden(c)))(c, layer)]
+
+
+TYPES = {
+    "baichuan": Decoder(_packed, gated(), norms="", more=_LLAMA_NORMS),
+    "xverse": Decoder(gqa(), gated(), norms="", more=_LLAMA_NORMS),
+    "internlm": Decoder(gqa("bias", "bias"), gated(), norms="", more=_LLAMA_NORMS),
+    "internlm2": Decoder(
+        _internlm2,
+        gated(at="feed_forward", names="w1 w3 w2"),
+        norms="",
+        more=norms_of("attention_norm ffn_norm"),
+        embed="tok_embeddings",
+        head="output",
+        head_module="lm_head",
+    ),
+    "qwen": Decoder(
+        _qwen1,
+        gated(names="w1 w2 c_proj", width=_half_ffn),
+        prefix="transformer",
+        layers="h",
+        embed="wte",
+        final="ln_f",
+        norms="ln_1 ln_2",
+    ),
+    "phi3small": Decoder(
+        _phi3small, _gegelu, norms="", more=norms_of("input_layernorm post_attention_layernorm", True),
+        final="final_layernorm", norm_bias=True, tied=True,
+    ),
+    "deepseek": Decoder(
+        gqa("attention_bias", "attention_bias"),
+        moe("n_routed_experts", shared_part=shared(times("n_shared_experts")), sparse=first_dense()),
+        norms="",
+        more=_LLAMA_NORMS,
+    ),
+    "nemotron-nas": Decoder(_nas_attention, _nas_mlp, norms=""),
+}  # fmt: skip
