@@ -190,7 +190,9 @@ def _check_articles(options: argparse.Namespace, question: Understanding) -> int
             _print_json(both)
         else:
             print((articles.markdown_comparison if options.markdown else articles.show_comparison)(both))
-        return int(both.verdict == "does_not_fit" if both.peak is not None else both.article.fits is False)
+        if both.peak is None:
+            return int(both.article.fits is False)
+        return int(both.verdict == "does_not_fit" or (both.peak.margin_bytes or 0) < 0)
     answer = by_rules(question)
     if options.json:
         _print_json(answer)

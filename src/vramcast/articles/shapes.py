@@ -71,7 +71,6 @@ def find_shape(name: str) -> Shape:
 
 def _field(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     """A number of a config.json, or of its text model's part."""
-    text: Any = config.get("text_config")
-    parts: tuple[Any, ...] = (text, config) if isinstance(text, dict) else (config,)
+    parts: list[Any] = [config.get("text_config") or {}, config]
     found = (part[name] for part in parts for name in names if isinstance(part.get(name), int))
     return next(found, None)

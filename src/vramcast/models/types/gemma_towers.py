@@ -10,8 +10,8 @@ from vramcast.models.parts import linear, norm, single, stack, tensor
 from vramcast.models.types.towers import apart, scales
 from vramcast.num import Size
 
-MOBILENETS = {"mobilenetv5_300m_enc": 0}
-"""architecture → parameters of the image encoder, which is fixed (timm)"""
+MOBILENETS = {"mobilenetv5_300m_enc": 294_126_912}
+"""architecture → parameters of the image encoder, which no config field changes (counted in timm 1.0.31)"""
 _SANDWICH = "input_layernorm post_attention_layernorm pre_feedforward_layernorm post_feedforward_layernorm"
 
 
