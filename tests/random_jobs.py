@@ -13,6 +13,8 @@ from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 Values = dict[str, Any]
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
 def _is_modelled(name: str) -> bool:
     config = model_config(name).config
     return config.get("model_type") in FAMILIES and config["architectures"][0].endswith("ForCausalLM")

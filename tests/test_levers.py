@@ -65,7 +65,7 @@ CASES = [
     Case("bf16-weights", {**SFT, "weights_dtype": "fp32"}, {"weights_dtype": "bf16"}, {"dtype": "bfloat16"},
          "numerics"),
     Case("8-bit-optimizer", SFT, {"optimizer": "adamw_8bit"}, {"optim": "adamw_8bit"}, "numerics"),
-    Case("no-reference", {**TRL, "reference.kind": "copy"}, {"reference.kind": "none"}, {}, "quality"),
+    Case("no-reference", {**TRL, "reference.kind": "copy"}, {"reference.kind": "none"}, {"beta": 0.0}, "quality"),
     Case("no-reference", {**VERL, "reference.kind": "copy", "reference.offload.weights": "none"},
          {"reference.kind": "none"}, {f"{V}actor.use_kl_loss": False}, "quality"),
     Case("lora", SFT, {"tuning": "lora", "lora.rank": 16}, {"use_peft": True, "lora_r": 16}, "quality"),

@@ -104,7 +104,7 @@ def test_the_peak_is_marked_once_in_the_timeline(name: str) -> None:
 
 
 def test_the_window_of_a_colocated_engine() -> None:
-    assert "  engine.fraction from 0.14 to 0.83" in printed("verl").stdout.splitlines()
+    assert "  engine.fraction from 0.14 to 0.84" in printed("verl").stdout.splitlines()
     assert "engine.fraction from" not in printed("lora").stdout
 
 

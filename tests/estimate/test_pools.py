@@ -219,7 +219,7 @@ def test_a_pool_smaller_than_one_sequence() -> None:
     answer = ask({**TRL, "engine.fraction": 0.2, "engine.max_len": 32768})
     assert answer.verdict == "does_not_fit"
     assert answer.warnings == [
-        "the engine's pool holds 0 tokens, less than one sequence of 32,784; raise engine.fraction to 0.23 or lower "
+        "the engine's pool holds 0 tokens, less than one sequence of 32,768; raise engine.fraction to 0.23 or lower "
         "engine.max_len: it will not start"
     ]
 

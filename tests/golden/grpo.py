@@ -17,8 +17,8 @@ CONTEXT = 547_608_330
 """0.51 GiB: one CUDA context, from start-up logs on H100"""
 WORKSPACE = 32 * MIB
 """a cuBLAS handle from Hopper on; cublasLt shares it. From the first backward on the autograd thread has another"""
-NCCL = 1_138_166_333
-"""1.06 GiB: one communicator of 8 ranks (measured, context included)"""
+NCCL = 721_420_288
+"""688 MiB: one communicator of 3 or 4 ranks (measured); the nearest to 8 that is known by itself"""
 GRAPHS = 977_105_060
 """0.91 GiB: CUDA graphs of an 8B model in vLLM (measured)"""
 RUNTIME = {1: 268_435_456, 2: 2_233_382_994}

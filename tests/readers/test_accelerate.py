@@ -106,9 +106,7 @@ def test_what_only_the_user_knows():
 
 def test_weights_stay_below_stage_3():
     text = "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2, offload_param_device: cpu}"
-    assert read(text).warnings == [
-        "stdin:2: deepspeed_config.offload_param_device has an effect at zero_stage 3 only"
-    ]
+    assert read(text).warnings == ["stdin:2: deepspeed_config.offload_param_device has an effect at zero_stage 3 only"]
 
 
 def test_unread_keys():

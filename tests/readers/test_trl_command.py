@@ -76,8 +76,7 @@ def test_a_config_file_that_is_not_there():
     with pytest.raises(Refused) as refused:
         read("ls\ntrl sft --config /nowhere/g.yaml")
     assert str(refused.value) == (
-        "error: no such file: /nowhere/g.yaml\n  from  stdin:2\n"
-        "  help  it is looked for here and beside the script"
+        "error: no such file: /nowhere/g.yaml\n  from  stdin:2\n  help  it is looked for here and beside the script"
     )
 
 

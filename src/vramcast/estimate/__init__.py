@@ -60,19 +60,19 @@ def forecast(said: Understanding, *, texts: bool = False) -> Forecast:
 
 def _verdict(peak: Peak, pool: Pool | None) -> Verdict:
     """An engine whose share cannot hold one sequence does not start."""
-    if pool is not None and pool.high < pool.least:
-        return "does_not_fit"
-    return judge(peak)
+    verdict = judge(peak)
+    if pool is None or pool.kv >= pool.least:
+        return verdict
+    return "does_not_fit" if pool.high < pool.least or verdict == "does_not_fit" else "tight"
 
 
 def _pool_warnings(job: Resolved, pool: Pool | None, group: Group) -> list[str]:
     if pool is None or pool.kv >= pool.least:
         return []
     engine = group.engines[0]
-    length = pool.least // pool.per_token
     lowest = f"; raise engine.fraction to {engine.fraction_low}" if engine.fraction_low else ""
     return [
-        f"the engine's pool holds {engine.kv_tokens:,} tokens, less than one sequence of {length:,}"
+        f"the engine's pool holds {engine.kv_tokens:,} tokens, less than one sequence of {pool.longest:,}"
         f"{lowest} or lower engine.max_len: it will not start"
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import Mistakes
@@ -37,6 +37,7 @@ def check(
                          origin("gpus"), mistakes)  # fmt: skip
     if settings.algorithm == "grpo":
         _check_group(settings, origin, mistakes)
+        warnings += _group_warnings(settings)
     _check_lora(settings, arch, origin, mistakes)
     if settings.algorithm in ("sft", "pretrain") and settings.tuning == "frozen":
         mistakes.add("tuning = frozen leaves nothing to train", **{"from": origin("tuning"), "allowed": "full, lora"})
@@ -84,6 +85,25 @@ def _check_lengths(settings: Settings, origin: Callable[[str], str], mistakes: M
         )
 
 
+def _check_reference(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    if settings.reference_kind == "adapter_off" and settings.tuning == "full":
+        mistakes.add(
+            "reference.kind = adapter_off needs adapters, and all weights are trained",
+            **{"reference.kind": origin("reference.kind"), "tuning": origin("tuning"), "allowed": "copy, none"},
+        )
+
+
+def _group_warnings(settings: Settings) -> Iterator[str]:
+    tokens = settings.prompt_len + settings.response_len if settings.prompt_len and settings.response_len else 0
+    if settings.engine_max_len and settings.engine_max_len < tokens:
+        yield (
+            f"engine.max_len = {settings.engine_max_len:,} is below prompt_len + response_len = {tokens:,}: "
+            "longer sequences are cut or refused"
+        )
+    if settings.group == 1 and settings.grpo_variant != "reinforce_pp":
+        yield "group = 1: a group of one response has no advantage to learn from"
+
+
 def _check_group(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
     if settings.engine_kind == "vllm" and settings.gpus % settings.engine_tp:
         _does_not_divide(
@@ -91,6 +111,7 @@ def _check_group(settings: Settings, origin: Callable[[str], str], mistakes: Mis
         )
     if settings.engine_kind == "vllm" and settings.engine_fraction is None and settings.engine_kv_bytes is None:
         mistakes.add("engine.fraction is not known", help="--set engine.fraction=0.5")
+    _check_reference(settings, origin, mistakes)
     if settings.prompts_per_step is None:
         batch = settings.micro_batch * settings.accumulation * settings.gpus
         if batch % settings.group:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from vramcast.catalog.dtypes import BYTES
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.seats import Seats
 from vramcast.estimate.timeline import roles_of
 from vramcast.memory.seat import Seat
-from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.terms.engine import engine_weights
 from vramcast.memory.terms.optimizer import optimizer_of, state_bytes
 from vramcast.memory.units import held_parameters

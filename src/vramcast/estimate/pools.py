@@ -32,6 +32,11 @@ class Pool(NamedTuple):
     max_seqs: int
     """sequences the engine runs at once, however short"""
 
+    @property
+    def longest(self) -> int:
+        """Tokens of one sequence of the engine's length, in whole blocks. `least` has one block more: the reserved."""
+        return self.least // self.per_token - BLOCK
+
 
 def size_pool(job: Resolved, seat: Seat, readings: list[Reading]) -> Pool:
     """Size the pool from the readings of the engine at its start.
@@ -83,7 +88,6 @@ def describe(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> EngineBytes
     settings = job.settings
     total = job.gpu.total_bytes.value
     tokens = pool.kv // (BLOCK * pool.per_token) * BLOCK
-    longest = pool.least // pool.per_token - BLOCK  # vLLM's own count leaves the reserved block out
     at_once = min(tokens // int(up_to(total_len(settings), BLOCK)), pool.max_seqs)
     low, high = window(job, pool, phases)
     return EngineBytes(
@@ -92,7 +96,7 @@ def describe(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> EngineBytes
         kv_bytes=pool.kv,
         kv_bytes_per_token=pool.per_token,
         kv_tokens=tokens,
-        max_concurrency=tokens // longest,
+        max_concurrency=tokens // pool.longest,
         waves=-(-sequences_per_engine(settings) // max(at_once, 1)) if rollout_sequences(settings) else 0,
         fraction_low=_hundredths(low, total, up=True) if job.card_named else None,
         fraction_high=_hundredths(high, total, up=False) if job.card_named else None,
@@ -100,10 +104,16 @@ def describe(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> EngineBytes
 
 
 def window(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> tuple[int, int]:
-    """(least, most) bytes of an engine's share: one sequence must fit into it, and the rest of the GPU beside it."""
+    """(least, most) bytes of an engine's share: one sequence must fit into it, and the rest of the GPU beside it.
+
+    Nothing is free for it on a GPU that is full in a phase where the pool is not mapped.
+    """
     rigid = pool.requested - pool.kv if pool.kv else _rigid(phases)
-    beside = max(phase.bytes - _pooled(phase) for phase in phases if any(term.name == KV for term in phase.terms))
-    return rigid + pool.least, job.gpu.total_bytes.value - job.settings.busy_bytes - beside
+    capacity = job.gpu.total_bytes.value - job.settings.busy_bytes
+    mapped = [phase for phase in phases if any(term.name == KV for term in phase.terms)]
+    if any(phase.bytes > capacity for phase in phases if phase not in mapped):
+        return rigid + pool.least, 0
+    return rigid + pool.least, max(capacity - max(phase.bytes - _pooled(phase) for phase in mapped), 0)
 
 
 def _rigid(phases: list[PhaseBytes]) -> int:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import structs
 
+from vramcast.catalog.gpus import Gpu
 from vramcast.estimate.lengths import rollout_sequences, total_len
 from vramcast.estimate.resolve import Resolved
 from vramcast.memory.seat import Engine, Seat
 from vramcast.types.settings import Settings
+from vramcast.units import GIB
 
 TRAINER, ENGINE = "trainer", "engine"
-_MAX_SEQS, _MAX_BATCHED = 256, 8192
-"""vllm/engine/arg_utils.py, get_batch_defaults: an LLM on a card below 70 GiB"""
+
+
+class _Batch(NamedTuple):
+    seqs: int
+    tokens: int
+
+
+def _batch(gpu: Gpu) -> _Batch:
+    """What vLLM runs at once unless told, by the card: vllm/engine/arg_utils.py, get_batch_defaults."""
+    large = gpu.total_bytes.value >= 70 * GIB and "a100" not in gpu.id
+    return _Batch(1024, 16384) if large else _Batch(256, 8192)
 
 
 def engine_seat(job: Resolved, base: Seat) -> Seat:
@@ -36,7 +49,7 @@ def engine_seat(job: Resolved, base: Seat) -> Seat:
             sleep=settings.engine_sleep,
             eager=settings.engine_eager,
             max_seqs=_max_seqs(job, settings),
-            max_batched_tokens=settings.engine_max_batched_tokens or _MAX_BATCHED,
+            max_batched_tokens=settings.engine_max_batched_tokens or _batch(job.gpu).tokens,
             max_len=settings.engine_max_len or _default_len(job, settings),
         ),
     )
@@ -47,7 +60,7 @@ def _max_seqs(job: Resolved, settings: Settings) -> int:
         return settings.engine_max_seqs
     if job.recipe.engine_seqs_from_batch:
         return settings.micro_batch * settings.accumulation * settings.engine_tp
-    return _MAX_SEQS
+    return _batch(job.gpu).seqs
 
 
 def _default_len(job: Resolved, settings: Settings) -> int:

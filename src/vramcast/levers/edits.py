@@ -104,7 +104,7 @@ def fraction(job: Resolved, answer: Forecast) -> Edits | str:
         return _NO_ENGINE
     now = job.settings.engine_fraction or 0.0
     if engine.fraction_low > engine.fraction_high:
-        return f"no share works: at least {engine.fraction_low} is needed, at most {engine.fraction_high} is free"
+        return f"no share works: {engine.fraction_low} is needed, {engine.fraction_high} is free beside the rest"
     if engine.fraction_low <= now <= engine.fraction_high:
         return f"{now} is between {engine.fraction_low} and {engine.fraction_high} already"
     return {"engine.fraction": engine.fraction_high if now > engine.fraction_high else engine.fraction_low}

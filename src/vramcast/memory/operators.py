@@ -6,8 +6,8 @@ the Hugging Face classes on fake tensors. Method names follow torch; the byte co
 
 from __future__ import annotations
 
-from vramcast.memory.seat import Seat
 from vramcast.catalog.dtypes import BYTES
+from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape, Tensor
 from vramcast.num import whole
 

@@ -35,18 +35,13 @@ def build_layout(name: str, config: dict[str, Any], source: str) -> Layout:
     row = row_of(model_type)
     blocks = tuple(_without_head(row.blocks(fields)) if _headless(config) else row.blocks(fields))
     fields.mistakes.done()
-    for path in _unknown(fields, frozenset(row.unused.split())):
-        fields.wrong(
-            f"the table of model type {model_type} does not know the field {path}",
-            help="it may change the model's size; see CONTRIBUTING.md, or open an issue with the config.json",
-        )
-    fields.mistakes.done()
+    _refuse_unknown(fields, model_type)
     version = f"transformers {fields.known.version} default"
     return Layout(
         name=name,
         model_type=model_type,
         blocks=blocks,
-        tied=all(block.name != "head" for block in blocks),
+        tied=all(not weight.name.endswith("weight") for block in blocks if block.name == "head" for weight in block.weights),
         dtype=_dtype(config),
         assumed=tuple((path, str(value), version) for path, value in sorted(fields.assumed.items())),
     )
@@ -66,13 +61,31 @@ def _without_head(blocks: Iterable[Blocks]) -> Iterator[Blocks]:
             yield structs.replace(block, prefix=block.prefix.removeprefix("model").removeprefix("."))
 
 
-def _unknown(fields: Fields, unused: frozenset[str]) -> Iterator[str]:
-    """Paths of the fields that nobody read and that are not known to leave the size alone."""
-    for key in fields.config:
-        if key not in fields.read and key not in unused and not is_neutral(key):
-            yield fields.path(key)
+def _refuse_unknown(fields: Fields, model_type: str) -> None:
+    """Refuse fields that nobody read and that are not known to leave the size alone."""
+    read: dict[int, set[str]] = {}
+    sections = list(_sections(fields))
+    for section in sections:
+        read.setdefault(id(section.config), set()).update(section.read)
+    for section in sections:
+        for key, value in section.config.items():
+            if key not in read[id(section.config)] and value is not None and not is_neutral(model_type, key, value):
+                fields.wrong(
+                    f"model type {model_type} is not known with the field {section.path(key)} = {_short(value)}",
+                    help="it may change the model's size: see CONTRIBUTING.md, or open an issue with the config.json",
+                )
+    fields.mistakes.done()
+
+
+def _sections(fields: Fields) -> Iterator[Fields]:
+    yield fields
     for section in fields.sections.values():
-        yield from _unknown(section, unused)
+        yield from _sections(section)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def _dtype(config: dict[str, Any]) -> str:

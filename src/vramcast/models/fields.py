@@ -140,6 +140,14 @@ class Fields:
             return None
         return entries
 
+    def words(self, name: str, length: int, known: Iterable[str]) -> list[str] | None:
+        """A list with a word for each layer; None if the config has none."""
+        entries, words = self.items(name, length), list(known)
+        for entry in dict.fromkeys(map(str, entries or ())):
+            if entry not in words:
+                self.wrong(f"{self.path(name)} has {entry!r}, which is not known", allowed=", ".join(words))
+        return entries
+
     def indices(self, name: str) -> set[int]:
         """A list of layer numbers."""
         value = self.get(name)

@@ -151,7 +151,9 @@ def _kind(name: str, weights: Iterable[Weight], prefix: str) -> str:
     if name != "decoder":
         return name
     has = dict.fromkeys(Blocks("", prefix, (), ()).module(weight) for weight in weights)
-    shown = [module for module in ("attention", "mixer_ssm_conv", "mlp", "routed_experts", "shared_experts") if module in has]
+    shown = [
+        module for module in ("attention", "mixer_ssm_conv", "mlp", "routed_experts", "shared_experts") if module in has
+    ]
     return f"{name}: {' + '.join(shown)}"
 
 

@@ -109,7 +109,7 @@ class Words:
             case "arithmetic_expansion":
                 return self._sum(node)
             case "command_substitution" | "process_substitution":
-                return self.gap(text, "nothing is executed", line_of(node))
+                return self.gap(text, "is not executed", line_of(node))
             case _:
                 return re.sub(r"\\(.)", r"\1", text.replace("\\\n", ""))
 

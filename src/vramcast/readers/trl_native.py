@@ -57,6 +57,16 @@ def _tuning(kind: Any) -> dict[str, Any]:
             return {}
 
 
+def _reference(kind: Any) -> dict[str, Any]:
+    match kind:
+        case "none":
+            return {"beta": 0.0}
+        case "precomputed":
+            return {"precompute_ref_log_probs": True}
+        case _:
+            return {}
+
+
 def _recompute(policy: Any) -> dict[str, Any]:
     match policy:
         case "none" | "full":
@@ -98,7 +108,7 @@ NATIVE: dict[str, Write] = {
     "offload.activations": _named("activation_offloading", {"cpu": True, "none": False}),
     "compile": _key("torch_compile"),
     "group": _key("num_generations"),
-    "reference.kind": _named("precompute_ref_log_probs", {"precomputed": True}),
+    "reference.kind": _reference,
     "reference.logprob.micro_batch": _key("precompute_ref_batch_size"),
     "engine.kind": _named("use_vllm", {"vllm": True, "hf": False}),
     "engine.process": _named("vllm_mode", {"trainer": "colocate", "server": "server"}),

@@ -86,6 +86,7 @@ def _understand(found: Overrides, name: str) -> Understanding:
         rules.attention,
         rules.entropy,
         rules.adapters,
+        rules.engine,
         rules.roles,
         rules.critic,
     ):

@@ -78,8 +78,13 @@ def _article(article: str, title: str, pulled: list[Pulled]) -> Iterator[str]:
     yield title
     for place, lever in in_articles(article):
         item = found[lever.name]
-        outcome = f"saves {gib(item.result.saves_bytes)}" if item.result else item.why
+        outcome = _outcome(item.result) if item.result else item.why
         yield f"  {place[1:]} {lever.name:<22}{outcome}"
+
+
+def _outcome(result: LeverResult) -> str:
+    saved = result.saves_bytes
+    return f"saves {gib(saved)}" if saved >= 0 else f"costs {gib(-saved)} more"
 
 
 def _idle(pulled: list[Pulled]) -> Iterator[str]:

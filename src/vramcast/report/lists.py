@@ -94,7 +94,12 @@ def _sources(gpu: Gpu) -> list[str]:
 def _models() -> list[dict[str, object]]:
     found = [model_config(name) for name in model_names()]
     return [
-        {"model": row.id, "parameters": f"{row.params:,}", "type": row.config["model_type"], "source": row.source}
+        {
+            "model": row.id,
+            "parameters": "-" if row.params is None else f"{row.params:,}",
+            "type": row.config["model_type"],
+            "source": row.source,
+        }
         for row in found
     ]
 

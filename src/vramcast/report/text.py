@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from vramcast.estimate import peak_phase
 from vramcast.report.bars import show_timeline
 from vramcast.types.paths import Value
-from vramcast.types.result import EngineBytes, Forecast, LeverResult, Peak, PhaseBytes, TermBytes
+from vramcast.types.result import Forecast, LeverResult, Peak, PhaseBytes, TermBytes
 from vramcast.units import GIB, gib
 
 WIDTH = 80
@@ -89,17 +89,17 @@ def _engines(answer: Forecast) -> Iterator[str]:
             yield f"  pool   {gib(engine.pool_bytes)} a GPU, {gib(engine.kv_bytes)} of it for keys and values"
             yield (
                 f"  cache  {engine.kv_tokens:,} tokens of {engine.kv_bytes_per_token:,} bytes, "
-                f"{engine.max_concurrency:,} longest sequences at once"
+                f"{engine.max_concurrency:,} of the longest at once"
             )
             yield f"  waves  {engine.waves} for one rollout, if every response is as long as allowed"
             if engine.fraction_low is not None and engine.fraction_high is not None:
-                yield f"  engine.fraction from {engine.fraction_low} to {engine.fraction_high}{_no_window(engine)}"
+                yield f"  {_window(engine.fraction_low, engine.fraction_high)}"
 
 
-def _no_window(engine: EngineBytes) -> str:
-    assert engine.fraction_low is not None
-    assert engine.fraction_high is not None
-    return "" if engine.fraction_low <= engine.fraction_high else ": nothing in between, the GPU is too full beside it"
+def _window(low: float, high: float) -> str:
+    if low <= high:
+        return f"engine.fraction from {low} to {high}"
+    return f"no engine.fraction works: {low} is needed, {high} is free beside the rest"
 
 
 def _host(answer: Forecast) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.passes import EndPass, block_pass, end_pass, first_block_pass, sparse_end_pass
 from vramcast.memory.seat import Seat
-from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.term import Interval, term
 from vramcast.num import Size, worst
 

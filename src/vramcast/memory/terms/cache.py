@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vramcast.memory.seat import Seat
 from vramcast.catalog.dtypes import BYTES
+from vramcast.memory.seat import Seat
 from vramcast.memory.term import term
 from vramcast.num import Size, let
 

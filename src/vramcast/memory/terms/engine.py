@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from vramcast.catalog.dtypes import BYTES
 from vramcast.catalog.overheads import overhead
 from vramcast.memory.seat import Engine, Seat
-from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.term import Interval, term
-from vramcast.num import Size, let, shard, total, up_to, whole, worst
+from vramcast.num import Size, at_most, let, shard, total, up_to, whole, worst
 
 _VLLM = "vllm/v1/worker/gpu_worker.py, determine_available_memory"
 _VOCAB_PADDING = 64
@@ -24,15 +24,20 @@ def engine_of(seat: Seat) -> Engine:
 
 def awake(seat: Seat) -> bool:
     """The engine's weights are mapped: always without sleep mode; else while it generates or takes new weights."""
-    return seat.engine is not None and (seat.state in ("infer", "generate", "held") or _never_sleeps(seat))
+    return _never_sleeps(seat) or (seat.engine is not None and seat.state in ("infer", "generate", "held"))
 
 
 def _never_sleeps(seat: Seat) -> bool:
-    return seat.state == "rest" and engine_of(seat).sleep == "none"
+    return seat.engine is not None and seat.state == "rest" and seat.engine.sleep == "none"
 
 
 def _generates(seat: Seat) -> bool:
     return seat.engine is not None and seat.state in ("infer", "generate")
+
+
+def _stepping(seat: Seat) -> bool:
+    """What a step needs stays in the cache of a process that nobody else allocates from."""
+    return _generates(seat) or (_never_sleeps(seat) and seat.leads)
 
 
 def _started(seat: Seat) -> bool:
@@ -62,20 +67,21 @@ def engine_weights(seat: Seat) -> Size:
     return let("engine_params", heads + dims.layers * block + rope) * BYTES[engine.weights_dtype]
 
 
-@term("engine.activation", lives=_generates, basis="calibrated", source=_VLLM + "; sampler bytes measured by version")
+@term("engine.activation", lives=_stepping, basis="calibrated", source=_VLLM + "; sampler bytes measured by version")
 def engine_activation(seat: Seat) -> Interval:
     """Room for the engine's largest step, found by a dummy run before the pool is sized.
 
     The larger of a forward over max_num_batched_tokens (MLP products and a few hidden states) and the sampler over
-    max_num_seqs rows of the whole vocabulary. Fewer sequences at once free it.
+    max_num_seqs rows of the whole vocabulary, though no more than there are tokens. Fewer sequences at once free it.
     """
     engine, dims = engine_of(seat), seat.arch.dims
     tokens, hidden = engine.max_batched_tokens, dims.hidden
     forward = let("forward", tokens * (3 * shard(dims.ffn, engine.tp) + 4 * hidden) * BYTES[engine.weights_dtype])
-    rows = let("hidden rows", hidden * (tokens + 2 * engine.max_seqs) * BYTES[engine.weights_dtype])
+    sampled = let("sampled", at_most(engine.max_seqs, tokens))
+    rows = let("hidden rows", hidden * (tokens + 2 * sampled) * BYTES[engine.weights_dtype])
     rate = overhead("engine_sampler", 1)
     low, point, high = (
-        worst(forward, rows + whole(engine.max_seqs * dims.vocab * millionths, _MILLION))
+        worst(forward, rows + whole(sampled * dims.vocab * millionths, _MILLION))
         for millionths in (rate.low, rate.point, rate.high)
     )
     return Interval(low, point, high)

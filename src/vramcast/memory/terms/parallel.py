@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from vramcast.catalog.dtypes import BYTES
 from vramcast.catalog.overheads import nccl
 from vramcast.memory.passes import block_pass, end_pass
 from vramcast.memory.seat import Seat
-from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.term import Interval, term
 from vramcast.memory.units import block_adapters, gathered_block, gathered_root, trainable_dtype, trainable_parameters
 from vramcast.num import Size

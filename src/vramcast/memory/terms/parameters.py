@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.passes import block_pass, end_pass, first_block_pass
 from vramcast.memory.seat import Seat
-from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.term import Tensors, term
 from vramcast.memory.units import (
     held_adapters,

@@ -13,10 +13,6 @@ from vramcast.models.layout import Blocks
 class Row(Protocol):
     """A row of a family's table."""
 
-    @property
-    def unused(self) -> str: ...
-    @property
-    def tied(self) -> str | bool: ...
     def blocks(self, c: Fields) -> Iterable[Blocks]: ...
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Axis, Weight, axis
-from vramcast.models.parts import Flag, Part, ffn, hidden, linear, norm, plain, tensor
+from vramcast.models.layout import Axis, Blocks, Weight, axis
+from vramcast.models.parts import Flag, Part, ffn, gqa, heads, hidden, linear, norm, plain, tensor
 from vramcast.models.types.decoder import Decoder
 
 
@@ -35,19 +37,23 @@ def _fused(at: str, names: str, bias: Flag = True) -> Part:
     return part
 
 
-def _apart(at: str, out: str, bias: Flag = False, out_bias: Flag = False, qk_norm: str = "") -> Part:
+def _apart(at: str, out: str, bias: Flag = False, out_bias: Flag = False) -> Part:
     """Separate projections, with equal heads."""
 
     def part(c: Fields, _: int) -> list[Weight]:
-        query, width = _full(c)
+        query, _width = _full(c)
         names = ("q_proj", "k_proj", "v_proj")
         found = [weight for name in names for weight in linear(f"{at}.{name}", hidden(c), query, c.flag(bias))]
-        found += linear(f"{at}.{out}", query, hidden(c), c.flag(out_bias))
-        if qk_norm and c.flag(qk_norm):
-            found += [one for name in ("q_layernorm", "k_layernorm") for one in norm(f"{at}.{name}", width, True)]
-        return found
+        return [*found, *linear(f"{at}.{out}", query, hidden(c), c.flag(out_bias))]
 
     return part
+
+
+def _phi_norms(c: Fields, _: int) -> list[Weight]:
+    """Norms of queries and keys, with a bias."""
+    _query, _key, width = heads(c)
+    names = ("q_layernorm", "k_layernorm") if c.flag("qk_layernorm") else ()
+    return [one for name in names for one in norm(f"self_attn.{name}", width, True)]
 
 
 def _gpt2(c: Fields, layer: int) -> list[Weight]:
@@ -98,6 +104,19 @@ def _bloom_norm(c: Fields, _: int) -> list[Weight]:
     return norm("word_embeddings_layernorm", hidden(c), True)
 
 
+def _without_norms(block: Blocks) -> Blocks:
+    return structs.replace(block, weights=tuple(one for one in block.weights if "layer_norm" not in one.name))
+
+
+def _mpt(c: Fields, layer: int) -> list[Weight]:
+    """MPT nests its attention's settings; those that we know change no shape, others are refused."""
+    c.sub("attn_config").read.update(_MPT_NEUTRAL)
+    return _fused("attn", "Wqkv out_proj", False)(c, layer)
+
+
+_MPT_NEUTRAL = "alibi alibi_bias_max attn_impl attn_pdrop attn_uses_sequence_id clip_qkv model_type prefix_lm softmax_scale".split()
+
+
 class _Opt(Decoder, frozen=True):
     """OPT embeds in another width where `word_embed_proj_dim` says so, and may end without a norm."""
 
@@ -110,6 +129,10 @@ class _Opt(Decoder, frozen=True):
         if width != hidden(c):
             found += [*linear("project_out", hidden(c), width), *linear("project_in", width, hidden(c))]
         return found
+
+    def blocks(self, c: Fields, prefix: str = "", head: str = "", tied: bool | None = None) -> list[Blocks]:
+        found = super().blocks(c, prefix, head, tied)
+        return found if c.flag("layer_norm_elementwise_affine") else [_without_norms(block) for block in found]
 
     def last(self, c: Fields) -> list[Weight]:
         if not c.flag("do_layer_norm_before") or c.flag("_remove_final_layer_norm"):
@@ -169,7 +192,7 @@ TYPES = {
         norm_bias=True,
     ),
     "mpt": Decoder(
-        _fused("attn", "Wqkv out_proj", False),
+        _mpt,
         plain("ffn.up_proj ffn.down_proj", False, width=lambda c: axis(c.count("expansion_ratio") * hidden(c))),
         prefix="transformer",
         layers="blocks",
@@ -189,7 +212,7 @@ TYPES = {
         more=_falcon_norms,
     ),
     "phi": Decoder(
-        _apart("self_attn", "dense", True, True, "qk_layernorm"),
+        gqa(True, True, out="dense", extra=_phi_norms),
         plain("mlp.fc1 mlp.fc2"),
         final="final_layernorm",
         norms="input_layernorm",

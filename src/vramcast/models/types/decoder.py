@@ -8,6 +8,8 @@ from vramcast.models.fields import Fields
 from vramcast.models.layout import Blocks, Weight, axis
 from vramcast.models.parts import Flag, Part, hidden, linear, none, norm, norms, single, stack, tensor
 
+ATTENTION_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "hybrid", "indexed_attention")
+"""What `layer_types` may say where it only changes what a layer attends to."""
 PRE_NORM = "input_layernorm post_attention_layernorm"
 
 
@@ -34,19 +36,21 @@ class Decoder(Struct, frozen=True):
     """what stands between embedding and layers"""
     more: Part = none
     """further parts of a layer"""
-    unused: str = ""
-    """fields that other types read and this one does not"""
 
     def blocks(self, c: Fields, prefix: str = "", head: str = "", tied: bool | None = None) -> list[Blocks]:
         """All blocks; `prefix`, `head` and `tied` where the model is the text part of a larger one."""
         lead = prefix or self.prefix
         layers = self.layer_count(c)
         below = f"{lead}.{self.layers}" if lead else self.layers
+        parts = (self.attention, self.mlp, norms(self.norms, self.norm_bias), self.more)
+        decoder = stack(c, "decoder", below, layers, *parts)
+        if "layer_types" not in c.read:  # no part of this type depends on it
+            c.words("layer_types", layers, ATTENTION_KINDS)
         return [
             *single("embedding", lead, self.embedding(c)),
-            *stack(c, "decoder", below, layers, self.attention, self.mlp, norms(self.norms, self.norm_bias), self.more),
+            *decoder,
             *single("final norm", lead, self.last(c)),
-            *single("head", "", () if (c.flag(self.tied) if tied is None else tied) else self.head_weights(c, head)),
+            *single("head", "", self.head_weights(c, head or self.head, c.flag(self.tied) if tied is None else tied)),
         ]
 
     def layer_count(self, c: Fields) -> int:
@@ -62,6 +66,7 @@ class Decoder(Struct, frozen=True):
     def last(self, c: Fields) -> list[Weight]:
         return norm(self.final, hidden(c), c.flag(self.norm_bias)) if self.final else []
 
-    def head_weights(self, c: Fields, name: str) -> list[Weight]:
-        found = linear(name or self.head, hidden(c), axis(c.count("vocab_size"), kind="vocab"), c.flag(self.head_bias))
-        return [structs.replace(weight, module=self.head_module) for weight in found]
+    def head_weights(self, c: Fields, name: str, tied: bool) -> list[Weight]:
+        """A tied head has its own bias, if any, and the embedding's weight."""
+        found = linear(name, hidden(c), axis(c.count("vocab_size"), kind="vocab"), c.flag(self.head_bias))
+        return [structs.replace(weight, module=self.head_module) for weight in (found[1:] if tied else found)]

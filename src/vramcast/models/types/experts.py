@@ -37,7 +37,11 @@ def sparse_step(c: Fields, layer: int) -> bool:
 
 
 def shared(
-    width: Callable[[Fields], Size], name: str = "mlp.shared_experts", gate: bool = False, fused: str = ""
+    width: Callable[[Fields], Size],
+    name: str = "mlp.shared_experts",
+    gate: bool = False,
+    fused: str = "",
+    bias: Flag = False,
 ) -> Part:
     """Experts that every token uses: one MLP of their joint width."""
 
@@ -45,7 +49,7 @@ def shared(
         middle = width(c)
         if not middle:
             return []
-        found = list(gated(at=name, fused=fused, width=lambda _: axis(middle))(c, layer))
+        found = list(gated(bias, at=name, fused=fused, width=lambda _: axis(middle))(c, layer))
         return [*found, *linear(f"{name}_gate", hidden(c), 1)] if gate else found
 
     return part

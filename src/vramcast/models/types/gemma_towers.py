@@ -96,7 +96,11 @@ def _gemma4_audio(c: Fields, text: Size) -> list[Blocks]:
     ]
 
     def layer(_: Fields, __: int) -> list[Weight]:
-        attention = [one for name in ("q_proj", "k_proj", "v_proj", "post") for one in _clipped(f"self_attn.{name}", width, width)]
+        attention = [
+            one
+            for name in ("q_proj", "k_proj", "v_proj", "post")
+            for one in _clipped(f"self_attn.{name}", width, width)
+        ]
         return [
             *_inside(_conformer(width, a.count("conv_kernel_size"), "feed_forward1 feed_forward2")),
             *attention,

@@ -132,17 +132,20 @@ class _V4(Decoder, frozen=True):
 
 
 _SHARED = shared(times("n_shared_experts"))
+_BIASED = shared(times("n_shared_experts"), bias="mlp_bias")
 _MOE = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense())
 _LISTED = moe("n_routed_experts", shared_part=_SHARED, sparse=listed(otherwise=first_dense()))
 DEEPSEEK = Decoder(mla, _MOE)
 
 TYPES = {
-    "deepseek_v2": DEEPSEEK,
+    "deepseek_v2": Decoder(
+        mla, moe("n_routed_experts", shared_part=_BIASED, sparse=first_dense(), dense=gated("mlp_bias"))
+    ),
     "deepseek_v3": DEEPSEEK,
     "kimi_k2": DEEPSEEK,
     "deepseek_v32": Decoder(_indexed, _LISTED),
     "glm_moe_dsa": Decoder(either(_scores, _indexed, mla), _LISTED),
     "glm4_moe_lite": Decoder(mla, moe("n_routed_experts", shared_part=_SHARED, sparse=listed())),
-    "minicpm3": Decoder(mla, gated()),
-    "deepseek_v4": _V4(_v4_attention, moe("n_routed_experts", shared_part=_SHARED), more=_v4_connections),
+    "minicpm3": Decoder(mla, gated("mlp_bias")),
+    "deepseek_v4": _V4(_v4_attention, moe("n_routed_experts", shared_part=_BIASED), more=_v4_connections),
 }

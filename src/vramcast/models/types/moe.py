@@ -52,19 +52,19 @@ def _zaya_attention(c: Fields, _: int) -> list[Weight]:
     query, key, width = heads(c)
     keys = key.size // width
     half = axis(keys, width // 2, "kv")
-    at = "self_attn.qkv_proj"
+    at, bias = "self_attn.qkv_proj", c.flag("attention_bias")
     mixed = query + key
     return [
-        *linear(f"{at}.q_proj", hidden(c), query),
-        *linear(f"{at}.k_proj", hidden(c), key),
-        *linear(f"{at}.v_proj_current", hidden(c), half),
-        *linear(f"{at}.v_proj_delayed", hidden(c), half),
+        *linear(f"{at}.q_proj", hidden(c), query, bias),
+        *linear(f"{at}.k_proj", hidden(c), key, bias),
+        *linear(f"{at}.v_proj_current", hidden(c), half, bias),
+        *linear(f"{at}.v_proj_delayed", hidden(c), half, bias),
         tensor(f"{at}.conv_qk_depthwise.weight", mixed, 1, c.count("cca_time0")),
         tensor(f"{at}.conv_qk_depthwise.bias", mixed),
         tensor(f"{at}.conv_qk_grouped.weight", mixed, width, c.count("cca_time1")),
         tensor(f"{at}.conv_qk_grouped.bias", mixed),
         tensor("self_attn.qk_norm.temp", axis(keys, 1, "kv")),
-        *linear("self_attn.o_proj", query, hidden(c)),
+        *linear("self_attn.o_proj", query, hidden(c), bias),
     ]
 
 
@@ -85,9 +85,7 @@ def _zaya_experts(c: Fields, layer: int) -> list[Weight]:
 
 def _zaya_scales(c: Fields, _: int) -> list[Weight]:
     names = ("hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias")
-    return [
-        tensor(f"{at}_residual_scale.{name}", hidden(c)) for at in ("post_attention", "post_mlp") for name in names
-    ]
+    return [tensor(f"{at}_residual_scale.{name}", hidden(c)) for at in ("post_attention", "post_mlp") for name in names]
 
 
 def _zaya_input(c: Fields, _: int) -> list[Weight]:
@@ -130,9 +128,7 @@ TYPES = {
             "num_local_experts", width="intermediate_size", gate="router", gate_bias=True, transposed=True, biased=True
         ),
     ),
-    "minimax_m2": Decoder(
-        gqa(qk_norm=_QK, norm_width="all"), moe("num_local_experts", width="intermediate_size")
-    ),
+    "minimax_m2": Decoder(gqa(qk_norm=_QK, norm_width="all"), moe("num_local_experts", width="intermediate_size")),
     "ernie4_5_moe": Decoder(
         gqa("use_bias", "use_bias"),
         moe(
@@ -160,8 +156,6 @@ TYPES = {
         gqa("attention_bias", "attention_bias", qk_norm=_QK),
         moe(shared_part=shared(times("num_shared_experts")), sparse=listed(), dense=gated("mlp_bias")),
     ),
-    "mimo_v2_flash": Decoder(
-        _mimo_attention, moe("n_routed_experts", sparse=listed("moe_layer_freq", first_dense()))
-    ),
-    "zaya": Decoder(_zaya_attention, _zaya_experts, more=_zaya_scales, first=_zaya_input),
+    "mimo_v2_flash": Decoder(_mimo_attention, moe("n_routed_experts", sparse=listed("moe_layer_freq", first_dense()))),
+    "zaya": Decoder(_zaya_attention, _zaya_experts, more=_zaya_scales, first=_zaya_input, head_bias="lm_head_bias"),
 }

@@ -29,7 +29,6 @@ class Multimodal(Struct, frozen=True):
     tied: str | bool = "tie_word_embeddings"
     flat: bool = False
     """older configs spell the language model's fields beside `vision_config`"""
-    unused: str = ""
 
     def blocks(self, c: Fields) -> list[Blocks]:
         text = self.text if isinstance(self.text, Decoder) else self.named(c, self.text)
@@ -135,15 +134,11 @@ TYPES = {
     "kimi_k25": Multimodal({"kimi_k2": DEEPSEEK, "deepseek_v3": DEEPSEEK}, towers.kimi),
     "minimax_m3_vl": Multimodal(_M3, towers.minimax),
     "mllama": Multimodal(
-        _Mllama(
-            either(_crosses, gqa(at="cross_attn", qk_norm="q_norm k_norm"), gqa()), gated(), more=_cross_gates
-        ),
+        _Mllama(either(_crosses, gqa(at="cross_attn", qk_norm="q_norm k_norm"), gqa()), gated(), more=_cross_gates),
         towers.mllama,
     ),
     "llama4": Multimodal(
-        Decoder(
-            gqa("attention_bias", "attention_bias"), either(_llama4_rule, _llama4_experts, _dense_llama4)
-        ),
+        Decoder(gqa("attention_bias", "attention_bias"), either(_llama4_rule, _llama4_experts, _dense_llama4)),
         towers.llama4,
         prefix="language_model.model",
         head="language_model.lm_head",

@@ -179,9 +179,7 @@ TYPES = {
         moe("num_local_experts", width="intermediate_size"),
     ),
     "olmo_hybrid": Decoder(
-        either(
-            _olmo_attends, gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), _olmo_delta
-        ),
+        either(_olmo_attends, gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), _olmo_delta),
         gated(),
         norms="",
         more=_olmo_norms,

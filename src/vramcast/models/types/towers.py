@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Blocks, Weight
 from vramcast.models.parts import Part, linear, norm, single, stack, tensor
@@ -18,7 +20,9 @@ def first(c: Fields, *names: str) -> Size:
 
 def apart(at: str, width: Size, bias: bool, out: str = "out_proj", inner: Size = 0) -> list[Weight]:
     """q, k, v and output, all as wide as the tower (or `inner`)."""
-    found = [one for name in ("q_proj", "k_proj", "v_proj") for one in linear(f"{at}.{name}", width, inner or width, bias)]
+    found = [
+        one for name in ("q_proj", "k_proj", "v_proj") for one in linear(f"{at}.{name}", width, inner or width, bias)
+    ]
     return [*found, *linear(f"{at}.{out}", inner or width, width, bias)]
 
 
@@ -82,12 +86,17 @@ def siglip(c: Fields, text: Size) -> list[Blocks]:
     ]
 
 
+def _levels(c: Fields) -> int:
+    """How many layers of the tower the projector reads."""
+    layers = c.get("vision_feature_layer")
+    return len(cast("list[Any]", layers)) if isinstance(layers, list) else 1
+
+
 def clip(c: Fields, text: Size) -> list[Blocks]:
     """LLaVA: CLIP and a projector of two layers."""
     v, at = c.sub("vision_config", "clip_vision_model"), "model.vision_tower"
     width, bias = v.count("hidden_size"), c.flag("multimodal_projector_bias")
-    layers = c.get("vision_feature_layer")
-    levels = len(layers) if isinstance(layers, list) else 1  # pyright: ignore[reportUnknownArgumentType]
+    levels = _levels(c)
     embed = [
         tensor("embeddings.class_embedding", width),
         *_patches(v, "embeddings.patch_embedding", bias=False),
@@ -122,7 +131,7 @@ def pixtral(c: Fields, text: Size) -> list[Blocks]:
     projector = [
         *norm("norm", width),
         *linear("patch_merger.merging_layer", width * merge**2, width),
-        *linear("linear_1", width, text, bias),
+        *linear("linear_1", width * _levels(c), text, bias),
         *linear("linear_2", text, text, bias),
     ]
     return [
