@@ -17,7 +17,19 @@ from vramcast.errors import Mistakes, Refused, near, refuse
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
-_LISTS = ("gpus", "models", "terms", "levers", "optimizers", "dtypes", "algorithms", "frameworks", "paths", "schema")
+_LISTS = (
+    "gpus",
+    "models",
+    "terms",
+    "levers",
+    "optimizers",
+    "dtypes",
+    "overheads",
+    "algorithms",
+    "frameworks",
+    "paths",
+    "schema",
+)
 
 
 def run() -> NoReturn:
@@ -60,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     explain = _verb(verbs, "explain", _explain, "every term with formula and figures; the manual of one")
     explain.add_argument("--term", metavar="NAME", help="one term; without a job, its page of the manual")
     explain.add_argument("--phase", metavar="NAME", help="another phase than the peak's")
+    explain.add_argument(
+        "--arch", action="store_true", help="the model's blocks, exact parameters, and one rank's share"
+    )
     _formats(explain)
     read = _verb(verbs, "read", _read, "the job as understood, with origins")
     _formats(read)
@@ -201,7 +216,22 @@ def _check_articles(options: argparse.Namespace, question: Understanding) -> int
     return int(answer.fits is False)
 
 
+def _explain_arch(options: argparse.Namespace) -> int:
+    from vramcast.report.arch import arch_report, show_arch
+
+    question = said(options)
+    Mistakes(question.mistakes).done()
+    report = arch_report(question)
+    if options.json:
+        _print_json(report)
+    else:
+        print(show_arch(report))
+    return 0
+
+
 def _explain(options: argparse.Namespace) -> int:
+    if options.arch:
+        return _explain_arch(options)
     from vramcast.estimate import forecast, peak_phase, resolve
     from vramcast.memory.term import TERMS
     from vramcast.report.explain import explain_phase, manual

@@ -63,10 +63,12 @@ def main() -> None:
 
     lines: list[str] = []
     for model_type, sections in sorted(fields_read().items()):
-        if model_type not in CONFIG_MAPPING:
-            continue
-        row: dict[str, Any] = {"type": model_type, "version": __version__, "defaults": {}, "aliases": {}}
+        row: dict[str, Any] = {"type": model_type, "version": __version__, "defaults": {}, "aliases": {}, "fields": {}}
         for section, wanted in sorted(sections.items()):
+            row["fields"][section] = sorted(wanted)
+            if model_type not in CONFIG_MAPPING:
+                row["version"] = ""
+                continue
             config_class: Any = CONFIG_MAPPING[model_type]
             for part in section.split(".") if section else ():
                 config_class = getattr(config_class, "sub_configs", {}).get(part)

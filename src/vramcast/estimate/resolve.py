@@ -131,7 +131,12 @@ def _arch(asked: Mapping[str, Fact]) -> Arch:
     if not isinstance(fact.value, str) or not fact.value.strip():
         raise refuse("no model given", **{"from": str(fact.origin)})
     row = model_config(fact.value)
-    return build_arch(row.id, row.config, row.where)
+    arch = build_arch(row.id, row.config, row.where)
+    if row.where != row.id:  # a user's file: its fields are checked one by one
+        from vramcast.models.describe import build_layout
+
+        build_layout(row.id, row.config, row.where)
+    return arch
 
 
 def _complete(settings: Settings) -> dict[str, Value]:

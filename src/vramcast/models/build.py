@@ -6,10 +6,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from vramcast.errors import Mistakes, near, refuse
+from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.models import decoder
 from vramcast.models.arch import Arch, Block
 from vramcast.models.program import Dims
+from vramcast.models.types import family_of, unknown_type
 
 
 class Family(Struct, frozen=True):
@@ -44,10 +45,7 @@ def build_arch(name: str, config: dict[str, Any], source: str) -> Arch:
     """
     model_type = str(config.get("model_type", ""))
     if model_type not in FAMILIES:
-        raise refuse(
-            f"model type {model_type!r} is not modelled yet" if model_type else "the config names no model_type",
-            **{"from": source, "near": near(model_type, FAMILIES), "allowed": ", ".join(FAMILIES)},
-        )
+        raise not_modelled(model_type, name, source)
     _check_head(config, source)
     _check(config, source)
     family = FAMILIES[model_type]
@@ -78,6 +76,16 @@ def build_arch(name: str, config: dict[str, Any], source: str) -> Arch:
         small_heads=head_dim <= 128,
         default_targets=family.default_targets,
         **flags,
+    )
+
+
+def not_modelled(model_type: str, name: str, source: str) -> Refused:
+    """The refusal of a type without a program: its parameters may be known all the same."""
+    if model_type not in family_of():
+        return unknown_type(model_type, source)
+    return refuse(
+        f"the activations of model type {model_type} are not modelled yet",
+        **{"from": source, "works": f"vramcast explain --arch --model {name}", "allowed": ", ".join(FAMILIES)},
     )
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from msgspec import structs
 
-from vramcast.errors import near, refuse
 from vramcast.models.fields import Fields, type_defaults
 from vramcast.models.layout import Blocks, Layout
 from vramcast.models.neutral import is_neutral
-from vramcast.models.types import family_of, row_of
+from vramcast.models.types import family_of, row_of, unknown_type
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
@@ -24,13 +23,8 @@ def build_layout(name: str, config: dict[str, Any], source: str) -> Layout:
             which file.
     """
     model_type = str(config.get("model_type") or "")
-    families = family_of()
-    if model_type not in families:
-        raise refuse(
-            f"unknown model type {model_type!r}" if model_type else "the config names no model_type",
-            **{"from": source, "near": near(model_type, families), "help": "a type is added as one row of a table: "
-               "CONTRIBUTING.md, or open an issue with the config.json"},
-        )  # fmt: skip
+    if model_type not in family_of():
+        raise unknown_type(model_type, source)
     fields = Fields(config, source, type_defaults(model_type))
     row = row_of(model_type)
     blocks = tuple(_without_head(row.blocks(fields)) if _headless(config) else row.blocks(fields))
@@ -66,7 +60,8 @@ def _refuse_unknown(fields: Fields, model_type: str) -> None:
     read: dict[int, set[str]] = {}
     sections = list(_sections(fields))
     for section in sections:
-        read.setdefault(id(section.config), set()).update(section.read)
+        known = section.known.fields.get(section.place, ())
+        read.setdefault(id(section.config), set()).update(section.read, known)
     for section in sections:
         for key, value in section.config.items():
             if key not in read[id(section.config)] and value is not None and not is_neutral(model_type, key, value):

@@ -30,6 +30,8 @@ class TypeDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     defaults: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict[str, dict[str, Any]])
     """section ("" or text_config …) → field → value"""
     aliases: dict[str, dict[str, str]] = msgspec.field(default_factory=dict[str, dict[str, str]])
+    fields: dict[str, list[str]] = msgspec.field(default_factory=dict[str, list[str]])
+    """section → every field that the type's table reads for one model or another"""
 
 
 @cache

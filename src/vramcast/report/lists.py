@@ -13,6 +13,7 @@ from vramcast.catalog.frameworks import frameworks
 from vramcast.catalog.gpus import Figure, Gpu, gpus
 from vramcast.catalog.models import model_config, model_names
 from vramcast.catalog.optimizers import optimizers, refused
+from vramcast.catalog.overheads import overheads
 from vramcast.estimate import Resolved
 from vramcast.memory.term import TERMS
 from vramcast.report.levers import lever_rows
@@ -30,6 +31,7 @@ def rows(what: str) -> list[dict[str, object]]:
         "levers": lever_rows,
         "optimizers": _optimizers,
         "dtypes": _dtypes,
+        "overheads": _overheads,
         "algorithms": _algorithms,
         "frameworks": _frameworks,
         "paths": _paths,
@@ -132,6 +134,16 @@ def _dtypes() -> list[dict[str, object]]:
         {"dtype": row.id, "bits": f"{row.bits:.3f}", "elements": row.elements, "bytes": row.bytes, "source": row.source}
         for row in DTYPES.values()
     ]
+
+
+def _overheads() -> list[dict[str, object]]:
+    """Sampler bytes are a rate, in millionths of a byte: a sequence, an entry of the vocabulary."""
+    return [
+        {"overhead": kind, "ranks from": row.ranks, "low": f"{row.low:,}", "point": f"{row.point:,}",
+         "high": f"{row.high:,}", "source": row.source}
+        for kind, found in overheads().items()
+        for row in found
+    ]  # fmt: skip
 
 
 def _algorithms() -> list[dict[str, object]]:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from vramcast.articles import ArticleForecast, Comparison
+from vramcast.report.arch import ArchReport
 from vramcast.report.levers import Levers
 from vramcast.report.read import Understood
 from vramcast.types.result import Forecast, PhaseBytes
@@ -20,5 +21,6 @@ def schemas() -> dict[str, Any]:
         "check --compare": msgspec.json.schema(Comparison),
         "levers": msgspec.json.schema(Levers),
         "explain": msgspec.json.schema(PhaseBytes),
+        "explain --arch": msgspec.json.schema(ArchReport),
         "read": msgspec.json.schema(Understood),
     }

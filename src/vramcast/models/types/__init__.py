@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Protocol
 
+from vramcast.errors import Refused, near, refuse
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Blocks
 
@@ -42,3 +43,16 @@ def row_of(model_type: str) -> Row:
     """The table row of a known type."""
     table = import_module(f"vramcast.models.types.{family_of()[model_type]}")
     return table.TYPES[model_type]
+
+
+def unknown_type(model_type: str, source: str) -> Refused:
+    """The refusal of a type that no table has: it is never taken for another."""
+    known = family_of()
+    return refuse(
+        f"unknown model type {model_type!r}" if model_type else "the config names no model_type",
+        **{
+            "from": source,
+            "near": near(model_type, known),
+            "help": "a type is a row of a table: see CONTRIBUTING.md, or open an issue with the config.json",
+        },
+    )

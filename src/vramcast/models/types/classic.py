@@ -93,10 +93,10 @@ def _falcon(c: Fields, _: int) -> list[Weight]:
 def _falcon_norms(c: Fields, _: int) -> list[Weight]:
     """One norm for both branches, or one each."""
     grouped, parallel = c.flag("new_decoder_architecture"), c.flag("parallel_attn")
-    two = grouped and c.count("num_ln_in_parallel_attn", 2) == 2
-    names = ["ln_attn", "ln_mlp"] if two else ["input_layernorm"]
-    if not grouped and not parallel:
-        names.append("post_attention_layernorm")
+    two = c.count("num_ln_in_parallel_attn", 2 if grouped else 1) == 2
+    names = ("ln_attn", "ln_mlp") if two else ("input_layernorm",)
+    if not parallel:
+        names = ("input_layernorm", "post_attention_layernorm")
     return [weight for name in names for weight in norm(name, hidden(c), True)]
 
 
@@ -193,7 +193,7 @@ TYPES = {
     ),
     "mpt": Decoder(
         _mpt,
-        plain("ffn.up_proj ffn.down_proj", False, width=lambda c: axis(c.count("expansion_ratio") * hidden(c))),
+        plain("ffn.up_proj ffn.down_proj", False, width=lambda c: axis(4 * hidden(c))),
         prefix="transformer",
         layers="blocks",
         embed="wte",

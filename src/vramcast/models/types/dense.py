@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.parts import Part, either, gated, gqa, heads, none, norm, norms, plain, tensor
+from vramcast.models.parts import Part, either, gated, gqa, heads, hidden, none, norm, norms, plain, tensor
 from vramcast.models.types.decoder import Decoder
 
 SANDWICH = "input_layernorm post_attention_layernorm pre_feedforward_layernorm post_feedforward_layernorm"
@@ -42,6 +42,14 @@ def _stablelm_norms(c: Fields, _: int) -> list[Weight]:
     ]
 
 
+def _helium(c: Fields, layer: int) -> list[Weight]:
+    """The output projection is square, so the heads must be as wide together as the model."""
+    query, _key, _width = heads(c)
+    if query.size != hidden(c):
+        c.wrong(f"{c.path('num_attention_heads')} × head_dim = {query.size} must be hidden_size = {hidden(c)}")
+    return list(gqa("attention_bias")(c, layer))
+
+
 def _parallel(field: str, bias: bool) -> Part:
     """The second norm, which a parallel residual does without."""
     return either(lambda c, _: c.flag(field), none, norms("post_attention_layernorm", bias))
@@ -60,7 +68,7 @@ TYPES = {
     "arcee": Decoder(_BIASED, plain("mlp.up_proj mlp.down_proj", "mlp_bias")),
     "seed_oss": Decoder(gqa("attention_bias", "attention_out_bias"), gated("mlp_bias")),
     "ernie4_5": Decoder(gqa("use_bias", "use_bias"), gated("use_bias")),
-    "helium": Decoder(gqa("attention_bias"), gated("mlp_bias")),
+    "helium": Decoder(_helium, gated("mlp_bias")),
     "hunyuan_v1_dense": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm"), gated()
     ),

@@ -17,7 +17,10 @@ from vramcast.num import Size
 
 def _shares(c: Fields, layer: int) -> bool:
     """The last layers use the keys and values of earlier ones and have no projections for them."""
-    return layer >= c.count("num_hidden_layers") - c.count("num_kv_shared_layers", 0, 0)
+    layers, shared = c.count("num_hidden_layers"), c.count("num_kv_shared_layers", 0, 0)
+    if shared > layers:
+        c.wrong(f"{c.path('num_kv_shared_layers')} = {shared} is more than {c.path('num_hidden_layers')} = {layers}")
+    return layer >= layers - shared
 
 
 def _full(c: Fields, layer: int, interval: int) -> bool:

@@ -22,6 +22,7 @@ class Names(Struct, frozen=True):
     state: str = "mamba_d_state"
     conv: str = "mamba_d_conv"
     expand: str = "mamba_expand"
+    inner: str = "mamba_intermediate_size"
     rank: str = "mamba_dt_rank"
     heads: str = "mamba_n_heads"
     width: str = "mamba_d_head"
@@ -37,7 +38,7 @@ def mamba1(names: Names, inner_norms: bool = False) -> Part:
     """Selective state space: in, convolution, x and dt projections, out."""
 
     def part(c: Fields, _: int) -> list[Weight]:
-        inner = axis(c.count(names.expand) * hidden(c))
+        inner = axis(c.count(names.inner, c.count(names.expand) * hidden(c)))
         state, at = c.count(names.state), names.at
         rank = -(-hidden(c) // 16) if c.get(names.rank) == "auto" else c.count(names.rank)
         conv_bias, bias = c.flag(names.conv_bias), c.flag(names.bias)
@@ -196,6 +197,7 @@ _MAMBA = Names(
     state="state_size",
     conv="conv_kernel",
     expand="expand",
+    inner="intermediate_size",
     rank="time_step_rank",
     heads="num_heads",
     width="head_dim",

@@ -133,6 +133,7 @@ class _V4(Decoder, frozen=True):
 
 _SHARED = shared(times("n_shared_experts"))
 _BIASED = shared(times("n_shared_experts"), bias="mlp_bias")
+_V4_SHARED = shared(lambda c: c.count("moe_intermediate_size"), bias="mlp_bias")
 _MOE = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense())
 _LISTED = moe("n_routed_experts", shared_part=_SHARED, sparse=listed(otherwise=first_dense()))
 DEEPSEEK = Decoder(mla, _MOE)
@@ -147,5 +148,5 @@ TYPES = {
     "glm_moe_dsa": Decoder(either(_scores, _indexed, mla), _LISTED),
     "glm4_moe_lite": Decoder(mla, moe("n_routed_experts", shared_part=_SHARED, sparse=listed())),
     "minicpm3": Decoder(mla, gated("mlp_bias")),
-    "deepseek_v4": _V4(_v4_attention, moe("n_routed_experts", shared_part=_BIASED), more=_v4_connections),
+    "deepseek_v4": _V4(_v4_attention, moe("n_routed_experts", shared_part=_V4_SHARED), more=_v4_connections),
 }

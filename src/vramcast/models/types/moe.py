@@ -134,11 +134,12 @@ TYPES = {
         moe(
             "moe_num_experts",
             "moe_k",
-            shared_part=shared(times("moe_num_shared_experts")),
+            shared_part=shared(times("moe_num_shared_experts"), bias="use_bias"),
             sparse=_ernie_rule,
             dense=gated("use_bias"),
             extra=_ernie_statics,
         ),
+        head_bias="use_bias",
     ),
     "hunyuan_v1_moe": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm"),

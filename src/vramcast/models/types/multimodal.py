@@ -27,13 +27,15 @@ class Multimodal(Struct, frozen=True):
     prefix: str = "model.language_model"
     head: str = "lm_head"
     tied: str | bool = "tie_word_embeddings"
+    text_ties: bool = False
+    """`text_config.tie_word_embeddings` alone ties the head too"""
     flat: bool = False
     """older configs spell the language model's fields beside `vision_config`"""
 
     def blocks(self, c: Fields) -> list[Blocks]:
         text = self.text if isinstance(self.text, Decoder) else self.named(c, self.text)
         section = c.flat("text_config") if self.flat else self.section(c)
-        tied = c.flag(self.tied)
+        tied = c.flag(self.tied) or bool(self.text_ties and section.given("tie_word_embeddings"))
         section.given("tie_word_embeddings")
         decoder = text.blocks(section, self.prefix, self.head, tied)
         return [*self.tower(c, section.count("hidden_size")), *decoder]
@@ -132,7 +134,7 @@ TYPES = {
     "llava": Multimodal({name: DENSE[name] for name in ("llama", "mistral", "qwen2")}, towers.clip),
     "mistral3": Multimodal(_MISTRAL, towers.pixtral),
     "kimi_k25": Multimodal({"kimi_k2": DEEPSEEK, "deepseek_v3": DEEPSEEK}, towers.kimi),
-    "minimax_m3_vl": Multimodal(_M3, towers.minimax),
+    "minimax_m3_vl": Multimodal(_M3, towers.minimax, text_ties=True),
     "mllama": Multimodal(
         _Mllama(either(_crosses, gqa(at="cross_attn", qk_norm="q_norm k_norm"), gqa()), gated(), more=_cross_gates),
         towers.mllama,
@@ -140,6 +142,8 @@ TYPES = {
     "llama4": Multimodal(
         Decoder(gqa("attention_bias", "attention_bias"), either(_llama4_rule, _llama4_experts, _dense_llama4)),
         towers.llama4,
+        tied=False,
+        text_ties=True,
         prefix="language_model.model",
         head="language_model.lm_head",
     ),

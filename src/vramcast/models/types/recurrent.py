@@ -190,6 +190,7 @@ TYPES = {
             shared_part=shared(times("n_shared_experts")),
             sparse=listed(otherwise=lambda c, layer: layer >= c.count("first_k_dense_replace", 1, 0)),
         ),
+        tied=False,
     ),
     "lfm2": Decoder(
         either(attends(lambda c, layer: layer in c.indices("full_attn_idxs")), _LFM2_ATTENTION, _short_conv),

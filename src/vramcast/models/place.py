@@ -1,0 +1,163 @@
+"""What one rank holds: tensor, pipeline and expert parallel shares, and ZeRO-3 or FSDP shares of those.
+
+Sources: vLLM 0.33 `distributed/utils.py` get_pp_indices (pipeline stages), `layers/vocab_parallel_embedding.py`
+(padding to 64), `layers/linear.py` QKVParallelLinear (replicated key heads); Megatron-Core (equal stages); DeepSpeed
+`stage3_param_persistence_threshold`; torch FSDP1 flattens a unit, FSDP2 cuts dimension 0 of each tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from vramcast.errors import refuse
+from vramcast.models.layout import Blocks, Kind, Layout, Piece, Weight
+from vramcast.num import Size, shard, total, up_to
+
+Rule: TypeAlias = Literal["vllm", "even"]
+Zero: TypeAlias = Literal["none", "zero3", "fsdp1", "fsdp2"]
+VOCAB_MULTIPLE = 64
+"""vLLM pads the vocabulary to it before it cuts."""
+PERSISTENT = 100_000
+"""DeepSpeed keeps smaller parameters whole."""
+
+
+class Cut(Struct, frozen=True, kw_only=True):
+    """A way of dividing a model over ranks."""
+
+    tp: Size = 1
+    ep: Size = 1
+    etp: Size = 1
+    """tensor parallel ranks of an expert"""
+    pp: int = 1
+    rule: Rule = "vllm"
+    """how layers are spread over pipeline stages"""
+    vocab_multiple: Size = 1
+    """what the vocabulary is padded to before it is cut (vLLM: 64)"""
+
+    def ranks(self, kind: Kind, expert: bool) -> Size:
+        """How many ranks divide a piece of this kind; `expert`: of a routed expert's tensor."""
+        if kind == "expert":
+            return self.ep
+        if kind == "":
+            return 1
+        return self.etp if expert else self.tp
+
+
+def is_expert(weight: Weight) -> bool:
+    """A tensor of routed experts: its first dimension counts them."""
+    return any(piece.kind == "expert" for one in weight.axes for piece in one.pieces)
+
+
+def share(piece: Piece, cut: Cut, expert: bool) -> Size:
+    """Elements of a dimension that one rank holds, padding included."""
+    count = up_to(piece.count, cut.vocab_multiple) if piece.kind == "vocab" else piece.count
+    return shard(count, cut.ranks(piece.kind, expert)) * piece.width
+
+
+def held(weight: Weight, cut: Cut) -> Size:
+    """Elements of a tensor that one rank holds."""
+    expert = is_expert(weight)
+    return prod(total(share(piece, cut, expert) for piece in one.pieces) for one in weight.axes)
+
+
+def copies(piece: Piece, cut: Cut, expert: bool) -> Size:
+    """On how many of the ranks that could divide it each element lies: key heads when there are more ranks than heads."""
+    ranks = cut.ranks(piece.kind, expert)
+    return max(1, ranks // piece.count) if piece.kind == "kv" else 1
+
+
+def owners(piece: Piece, cut: Cut, expert: bool, rank: int) -> range:
+    """The units of a dimension that a rank holds, padding left out."""
+    ranks = int(cut.ranks(piece.kind, expert))
+    if piece.kind == "kv" and ranks > piece.count:
+        first = rank * int(piece.count) // ranks
+        return range(first, first + 1)
+    units = int(share(piece, cut, expert)) // max(1, int(piece.width))
+    return range(min(rank * units, int(piece.count)), min((rank + 1) * units, int(piece.count)))
+
+
+def spread(cut: Cut, weight: Weight) -> Size:
+    """Ranks of one pipeline stage over which a tensor is divided or repeated."""
+    return cut.ep * cut.etp if is_expert(weight) else cut.tp
+
+
+def check_cut(layout: Layout, cut: Cut) -> None:
+    """Refuse what no framework does: query heads and widths that do not divide, experts that do not, too many stages."""
+    for block in layout.blocks:
+        for weight in block.weights:
+            for piece in (piece for one in weight.axes for piece in one.pieces):
+                _check_piece(piece, cut, weight)
+    layers = len(layout.layers())
+    if cut.pp > layers:
+        raise refuse(f"pp = {cut.pp} is more than the {layers} layers of {layout.name}")
+    if cut.rule == "even" and layers % cut.pp:
+        raise refuse(f"pp = {cut.pp} does not divide the {layers} layers of {layout.name}")
+
+
+def _check_piece(piece: Piece, cut: Cut, weight: Weight) -> None:
+    expert = is_expert(weight)
+    ranks = cut.ranks(piece.kind, expert)
+    if piece.kind in ("", "vocab") or piece.count % ranks == 0:
+        return
+    if piece.kind == "kv" and ranks > piece.count and ranks % piece.count == 0:
+        return
+    name = "ep" if piece.kind == "expert" else "etp" if expert else "tp"
+    raise refuse(f"{name} = {ranks} does not divide the {piece.count} units of {weight.name}")
+
+
+def stages(layers: int, pp: int, rule: Rule = "vllm") -> list[range]:
+    """The layers of each pipeline stage. vLLM gives what is left over to the second-last stage and those before it."""
+    sizes = [layers // pp] * pp
+    for index in range(layers % pp):
+        sizes[-(index + 2) if rule == "vllm" and pp > 1 else index] += 1
+    starts = [sum(sizes[:index]) for index in range(pp)]
+    return [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+
+
+def on_stage(layout: Layout, cut: Cut, stage: int) -> Iterator[tuple[Blocks, int]]:
+    """(blocks, how many of them) of a stage: embedding and towers first, norm and head last, a tied embedding on both."""
+    own = stages(len(layout.layers()), cut.pp, cut.rule)[stage]
+    for block in layout.blocks:
+        if block.name.startswith("decoder"):
+            count = sum(layer in own for layer in block.layers)
+        elif block.name in ("final norm", "head"):
+            count = block.count if stage == cut.pp - 1 else 0
+        elif block.name == "embedding" and layout.tied and stage == cut.pp - 1:
+            count = 1
+        else:
+            count = block.count if stage == 0 else 0
+        if count:
+            yield block, count
+
+
+def held_by(layout: Layout, cut: Cut, stage: int = 0) -> Size:
+    """Parameters that a rank of a stage holds, padding and replicas included."""
+    return total(
+        count * total(held(weight, cut) for weight in block.weights) for block, count in on_stage(layout, cut, stage)
+    )
+
+
+def zero_share(layout: Layout, ranks: Size, kind: Zero, persistent: Size = PERSISTENT) -> Size:
+    """Parameters that one of `ranks` holds at rest, unit by unit: a unit is a layer, and the rest of the model is one.
+
+    "zero3" pads every tensor and keeps small ones whole; "fsdp1" pads a flattened unit; "fsdp2" pads dimension 0.
+    """
+    if kind == "fsdp1":
+        layers = [block for block in layout.blocks if block.layers]
+        root = total(block.params for block in layout.blocks if not block.layers)
+        return shard(root, ranks) + total(block.count * shard(block.params, ranks) for block in layers)
+    return total(
+        block.count * _at_rest(weight, ranks, kind, persistent) for block in layout.blocks for weight in block.weights
+    )
+
+
+def _at_rest(weight: Weight, ranks: Size, kind: Zero, persistent: Size) -> Size:
+    if kind == "fsdp2":
+        return shard(weight.shape[0], ranks) * prod(weight.shape[1:])
+    if kind == "zero3":
+        return weight.elements if weight.elements <= persistent else shard(weight.elements, ranks)
+    return weight.elements
