@@ -17,19 +17,7 @@ from vramcast.errors import Mistakes, Refused, near, refuse
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
-_LISTS = (
-    "gpus",
-    "models",
-    "terms",
-    "levers",
-    "optimizers",
-    "dtypes",
-    "overheads",
-    "algorithms",
-    "frameworks",
-    "paths",
-    "schema",
-)
+_LISTS = tuple("gpus models terms levers optimizers dtypes overheads algorithms frameworks paths schema".split())
 
 
 def run() -> NoReturn:
@@ -79,6 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     read = _verb(verbs, "read", _read, "the job as understood, with origins")
     _formats(read)
     read.add_argument("--job", choices=("toml", "yaml", "json"), help="print a job file instead")
+    benching = verbs.add_parser("bench", help="predicted against measured: the catalogue, or rows of files")
+    benching.add_argument(
+        "files", nargs="*", metavar="FILE", help="one row a line (JSON lines); without: the catalogue"
+    )
+    _formats(benching)
+    benching.set_defaults(run=_bench)
     listing = verbs.add_parser("list", help="what the catalogue and the memory model know")
     listing.add_argument("what", choices=_LISTS)
     _formats(listing)
@@ -278,6 +272,18 @@ def _read(options: argparse.Namespace) -> int:
     for warning in job.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from vramcast.bench import bench
+    from vramcast.report.bench import show_bench
+
+    answer = bench(options.files)
+    if options.json:
+        _print_json(answer)
+    else:
+        print(show_bench(answer))
+    return 0 if answer.holds else 1
 
 
 def _list(options: argparse.Namespace) -> int:

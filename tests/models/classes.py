@@ -1,4 +1,4 @@
-"""Our tensors beside those of transformers' classes, built on the meta device: names and shapes, parameter by parameter.
+"""Our tensors beside those of transformers' classes, built on the meta device: names and shapes, one by one.
 
 `PYTHONPATH=src python -m tests.models.classes` prints the figures (it needs the extra `trace`).
 """

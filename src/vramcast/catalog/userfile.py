@@ -7,16 +7,16 @@ from vramcast.errors import refuse
 LIMIT_BYTES = 2 * 10**6
 
 
-def read_bytes(path: str) -> bytes:
-    """The content of `path`.
+def read_bytes(path: str, limit_bytes: int = LIMIT_BYTES, what: str = "configuration file") -> bytes:
+    """The content of `path`, which should be a `what`.
 
     Raises:
-        Refused: missing, a folder, not readable, empty, binary or larger than `LIMIT_BYTES`.
+        Refused: missing, a folder, not readable, empty, binary or larger than `limit_bytes`.
     """
     try:
         # One byte more than allowed is enough to know, and ends with an endless file as well.
         with open(path, "rb") as file:
-            content = file.read(LIMIT_BYTES + 1)
+            content = file.read(limit_bytes + 1)
     except FileNotFoundError:
         raise refuse(f"no such file: {path}") from None
     except IsADirectoryError:
@@ -24,18 +24,18 @@ def read_bytes(path: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise refuse(f"cannot read {path!r}: {reason}") from None
-    check(content, path)
+    check(content, path, limit_bytes, what)
     return content
 
 
-def check(content: bytes, name: str) -> None:
+def check(content: bytes, name: str, limit_bytes: int = LIMIT_BYTES, what: str = "configuration file") -> None:
     """Refuse what cannot be a text file of reasonable size.
 
     Raises:
-        Refused: empty, binary or larger than `LIMIT_BYTES`.
+        Refused: empty, binary or larger than `limit_bytes`.
     """
-    if len(content) > LIMIT_BYTES:
-        raise refuse(f"{name} is larger than {LIMIT_BYTES // 10**6} MB: not a configuration file")
+    if len(content) > limit_bytes:
+        raise refuse(f"{name} is larger than {limit_bytes // 10**6} MB: not a {what}")
     if not content.strip():
         raise refuse(f"{name} is empty")
     if b"\0" in content:

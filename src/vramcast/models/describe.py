@@ -35,7 +35,7 @@ def build_layout(name: str, config: dict[str, Any], source: str) -> Layout:
         name=name,
         model_type=model_type,
         blocks=blocks,
-        tied=all(not weight.name.endswith("weight") for block in blocks if block.name == "head" for weight in block.weights),
+        tied=not any(weight.name.endswith("weight") for one in blocks if one.name == "head" for weight in one.weights),
         dtype=_dtype(config),
         assumed=tuple((path, str(value), version) for path, value in sorted(fields.assumed.items())),
     )

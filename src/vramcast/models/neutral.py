@@ -28,8 +28,9 @@ NEUTRAL = frozenset(
     begin_suppress_tokens suppress_tokens generation_config for_llm_compressor language_model_only
     quantization_config compression_config quant_method
 
-    activation_function hidden_act hidden_activation mlp_hidden_act mamba_hidden_act projector_hidden_act activation_func
-    activation_sparsity_pattern attention_softmax_in_fp32 scale_attention_softmax_in_fp32 scale_attn_weights
+    activation_function hidden_act hidden_activation mlp_hidden_act mamba_hidden_act projector_hidden_act
+    activation_func activation_sparsity_pattern attention_softmax_in_fp32 scale_attention_softmax_in_fp32
+    scale_attn_weights
     scale_attn_by_inverse_layer_idx reorder_and_upcast_attn residual_in_fp32 rescale_prenorm_residual
     attention_value_scale attention_multiplier query_pre_attn_scalar attn_temperature_tuning attn_scale floor_scale
     logit_scale scale_depth scale_emb dim_model_base mup_use_scaling final_logit_softcapping mup_width_multiplier
@@ -42,7 +43,8 @@ NEUTRAL = frozenset(
     sliding_window sliding_window_size sliding_window_pattern use_sliding_window max_window_layers window_size
     attention_chunk_size attention_types attn_type_list full_attn_mod fullatt_block_indexes cache_implementation
     dense_attention_every_n_layers use_bidirectional_attention use_flash_attn chunk_size mamba_chunk_size
-    use_mamba_kernels mamba_norm_before_gate num_logits_to_keep linear_a_log_max linear_a_log_min linear_allow_neg_eigval
+    use_mamba_kernels mamba_norm_before_gate num_logits_to_keep linear_a_log_max linear_a_log_min
+    linear_allow_neg_eigval
     linear_dt_init_floor linear_dt_max linear_dt_min index_topk indexer_rope_interleave index_share_for_mtp_iteration
 
     aux_loss_alpha router_aux_loss_coef router_z_loss_coef seq_aux scoring_func topk_method topk_group n_group
@@ -89,14 +91,16 @@ IGNORED = {
     "gpt_neox": "use_parallel_residual",
     "hunyuan_v1_moe": "moe_intermediate_size num_shared_expert=1",
     "kimi_k2": _LATENT,
-    "kimi_k25": f"{_LATENT} merge_type mm_hidden_size mm_projector_type pos_emb_type text_hidden_size vt_num_attention_heads",
+    "kimi_k25": f"""{_LATENT} merge_type mm_hidden_size mm_projector_type pos_emb_type text_hidden_size
+        vt_num_attention_heads""",
     "kimi_linear": f"{_LATENT} tie_word_embeddings=false",
     "llama4": f"{_TOWER} tie_word_embeddings=false use_qk_norm vision_feature_layer intermediate_size_mlp",
     "llava": _TOWER,
     "minicpm3": "num_key_value_heads",
     "minimax_m2": "use_qk_norm=true qk_norm_type=per_layer shared_intermediate_size=0",
-    "minimax_m3_vl": f"""{_TOWER} multimodal_projector_bias=true img_token_compression_config vision_feature_layer image_size
-        use_gemma_norm attention_output_gate=false use_qk_norm=true n_shared_experts=1 qk_norm_type=per_head""",
+    "minimax_m3_vl": f"""{_TOWER} multimodal_projector_bias=true img_token_compression_config vision_feature_layer
+        image_size use_gemma_norm attention_output_gate=false use_qk_norm=true n_shared_experts=1
+        qk_norm_type=per_head""",
     "mistral3": "image_size",
     "mllama": f"{_TOWER} tie_word_embeddings",
     "mpt": "no_bias=true expansion_ratio=4",

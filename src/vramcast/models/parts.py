@@ -1,4 +1,4 @@
-"""The parts that blocks of every family are made of: linear layers, norms, gated and plain MLPs, grouped-query attention.
+"""The parts that blocks of every family are made of: linear layers, norms, MLPs, grouped-query attention.
 
 A part is a function of the fields and the index of a layer; a table row is a few parts. The names are transformers'.
 """

@@ -65,7 +65,7 @@ def held(weight: Weight, cut: Cut) -> Size:
 
 
 def copies(piece: Piece, cut: Cut, expert: bool) -> Size:
-    """On how many of the ranks that could divide it each element lies: key heads when there are more ranks than heads."""
+    """How many ranks hold each element: more than one for key heads when there are more ranks than heads."""
     ranks = cut.ranks(piece.kind, expert)
     return max(1, ranks // piece.count) if piece.kind == "kv" else 1
 
@@ -86,7 +86,7 @@ def spread(cut: Cut, weight: Weight) -> Size:
 
 
 def check_cut(layout: Layout, cut: Cut) -> None:
-    """Refuse what no framework does: query heads and widths that do not divide, experts that do not, too many stages."""
+    """Refuse what no framework does: heads, widths or experts that do not divide, more stages than layers."""
     for block in layout.blocks:
         for weight in block.weights:
             for piece in (piece for one in weight.axes for piece in one.pieces):
@@ -119,7 +119,7 @@ def stages(layers: int, pp: int, rule: Rule = "vllm") -> list[range]:
 
 
 def on_stage(layout: Layout, cut: Cut, stage: int) -> Iterator[tuple[Blocks, int]]:
-    """(blocks, how many of them) of a stage: embedding and towers first, norm and head last, a tied embedding on both."""
+    """(blocks, how many) of a stage: embedding and towers first, norm and head last, a tied embedding on both."""
     own = stages(len(layout.layers()), cut.pp, cut.rule)[stage]
     for block in layout.blocks:
         if block.name.startswith("decoder"):

@@ -134,7 +134,9 @@ def _cut(asked: Mapping[str, Fact]) -> tuple[Cut, dict[str, int | str]]:
     sizes = {path: _whole(asked[path]) if path in asked else 1 for path in _CUTS}
     if "ep" not in asked and "etp" not in asked:
         sizes["etp"] = sizes["tp"]
-    return Cut(**sizes, vocab_multiple=VOCAB_MULTIPLE if sizes["tp"] > 1 else 1), told
+    vocab_multiple = VOCAB_MULTIPLE if sizes["tp"] > 1 else 1
+    tp, pp, ep, etp = (sizes[path] for path in _CUTS)
+    return Cut(tp=tp, pp=pp, ep=ep, etp=etp, vocab_multiple=vocab_multiple), told
 
 
 def _whole(fact: Fact) -> int:

@@ -120,12 +120,12 @@ def _terms() -> list[dict[str, object]]:
 
 
 def _optimizers() -> list[dict[str, object]]:
-    found = [
+    found: list[dict[str, object]] = [
         {"optimizer": row.id, "states": row.states, "form": row.form, "dtype": row.dtype, "home": row.home,
          "source": row.source}
         for row in optimizers()
     ]  # fmt: skip
-    empty = {"states": "", "form": "refused", "dtype": "", "home": ""}
+    empty: dict[str, object] = {"states": "", "form": "refused", "dtype": "", "home": ""}
     return [*found, *({"optimizer": name, **empty, "source": why} for name, why in refused().items())]
 
 

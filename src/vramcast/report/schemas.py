@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from vramcast.articles import ArticleForecast, Comparison
+from vramcast.bench import Bench
 from vramcast.report.arch import ArchReport
 from vramcast.report.levers import Levers
 from vramcast.report.read import Understood
@@ -22,5 +23,6 @@ def schemas() -> dict[str, Any]:
         "levers": msgspec.json.schema(Levers),
         "explain": msgspec.json.schema(PhaseBytes),
         "explain --arch": msgspec.json.schema(ArchReport),
+        "bench": msgspec.json.schema(Bench),
         "read": msgspec.json.schema(Understood),
     }

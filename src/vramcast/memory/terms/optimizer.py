@@ -63,8 +63,8 @@ def optimizer_state(seat: Seat) -> Size:
 
     They do not exist before the first step and never leave after it: a job can pass its first forward and run out in
     its second. AdamW's are in the parameter's dtype, so fp32 weights mean 8 bytes a parameter and bf16 weights 4; 8-bit
-    AdamW needs 2, SGD none, Adafactor a row and a column. Paged optimizers keep them in managed memory, which the driver
-    moves to the host: they do not count here. FSDP divides them by the ranks.
+    AdamW needs 2, SGD none, Adafactor a row and a column. Paged optimizers keep them in managed memory, which the
+    driver moves to the host: they do not count here. FSDP divides them by the ranks.
     """
     return state_bytes(seat)
 

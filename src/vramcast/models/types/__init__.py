@@ -22,13 +22,13 @@ FAMILIES = {
         granite helium hunyuan_v1_dense internlm3 iquestcoder jais2 llama mistral olmo olmo2 olmo3 phi3 qwen2 qwen3
         seed_oss smollm3 stablelm starcoder2""",
     "classic": "bloom falcon gpt2 gpt_bigcode gpt_neo gpt_neox gptj mpt opt phi",
-    "moe": """dots1 ernie4_5_moe flex_olmo glm4_moe gpt_oss granitemoe hunyuan_v1_moe hy_v3 mimo_v2_flash minimax_m2 mixtral
-        olmoe phimoe qwen2_moe qwen3_moe sarvam_moe zaya""",
+    "moe": """dots1 ernie4_5_moe flex_olmo glm4_moe gpt_oss granitemoe hunyuan_v1_moe hy_v3 mimo_v2_flash minimax_m2
+        mixtral olmoe phimoe qwen2_moe qwen3_moe sarvam_moe zaya""",
     "mla": "deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3",
     "mamba": "bamba falcon_h1 falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h",
     "recurrent": "kimi_linear lfm2 lfm2_moe minimax olmo_hybrid qwen3_next",
-    "multimodal": """gemma3 kimi_k25 llama4 llava minimax_m3_vl mistral3 mllama qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_vl
-        qwen3_vl_moe""",
+    "multimodal": """gemma3 kimi_k25 llama4 llava minimax_m3_vl mistral3 mllama qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe
+        qwen3_vl qwen3_vl_moe""",
     "gemma": "gemma3n gemma4",
     "remote": "baichuan deepseek internlm internlm2 nemotron-nas phi3small qwen xverse",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec import structs
 
 from vramcast.models.fields import Fields
@@ -114,7 +116,9 @@ def _mpt(c: Fields, layer: int) -> list[Weight]:
     return _fused("attn", "Wqkv out_proj", False)(c, layer)
 
 
-_MPT_NEUTRAL = "alibi alibi_bias_max attn_impl attn_pdrop attn_uses_sequence_id clip_qkv model_type prefix_lm softmax_scale".split()
+_MPT_NEUTRAL = (
+    "alibi alibi_bias_max attn_impl attn_pdrop attn_uses_sequence_id clip_qkv prefix_lm softmax_scale".split()
+)
 
 
 class _Opt(Decoder, frozen=True):
@@ -140,29 +144,24 @@ class _Opt(Decoder, frozen=True):
         return norm(self.final, hidden(c), True)
 
 
-_GPT = {"prefix": "transformer", "layers": "h", "embed": "wte", "final": "ln_f", "norms": "ln_1 ln_2"}
+_Gpt = partial(Decoder, prefix="transformer", layers="h", embed="wte", final="ln_f", norms="ln_1 ln_2", norm_bias=True)
 
 TYPES = {
-    "gpt2": Decoder(_gpt2, **_GPT, norm_bias=True, positions="wpe max_position_embeddings 0"),
-    "gpt_bigcode": Decoder(
+    "gpt2": _Gpt(_gpt2, positions="wpe max_position_embeddings 0"),
+    "gpt_bigcode": _Gpt(
         _bigcode,
         plain("mlp.c_fc mlp.c_proj", width=ffn("n_inner", 4)),
-        **_GPT,
-        norm_bias=True,
         positions="wpe max_position_embeddings 0",
     ),
-    "gpt_neo": Decoder(
+    "gpt_neo": _Gpt(
         _apart("attn.attention", "out_proj", out_bias=True),
         plain("mlp.c_fc mlp.c_proj", width=ffn(times=4)),
-        **_GPT,
-        norm_bias=True,
         positions="wpe max_position_embeddings 0",
     ),
-    "gptj": Decoder(
+    "gptj": _Gpt(
         _apart("attn", "out_proj"),
         plain("mlp.fc_in mlp.fc_out", width=ffn("n_inner", 4)),
-        **{**_GPT, "norms": "ln_1"},
-        norm_bias=True,
+        norms="ln_1",
         head_bias=True,
     ),
     "gpt_neox": Decoder(

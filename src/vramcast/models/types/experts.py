@@ -1,4 +1,4 @@
-"""Mixtures of experts as parts of a layer: router, routed experts (one tensor for all), shared experts, dense layers."""
+"""Mixtures of experts as parts of a layer: router, routed experts (one tensor for all), shared experts."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _gemma4_audio(c: Fields, text: Size) -> list[Blocks]:
 
 
 def gemma3n_towers(c: Fields, text: Size) -> list[Blocks]:
-    """Gemma 3n: a fixed image encoder, a conformer for sound, and an embedder with its own small vocabulary for each."""
+    """Gemma 3n: a fixed image encoder, a conformer for sound, an embedder with a small vocabulary for each."""
     v, a = c.sub("vision_config"), c.sub("audio_config")
     architecture = v.choice("architecture", MOBILENETS)
     encoder = tensor(f"timm_model.{architecture}", MOBILENETS[architecture])

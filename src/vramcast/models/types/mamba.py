@@ -1,8 +1,9 @@
-"""State-space layers, Mamba 1 and 2, alone and beside attention: Mamba, Jamba, Bamba, Granite 4, Falcon H1, Nemotron H."""
+"""State-space layers, alone and beside attention: Mamba 1 and 2, Jamba, Bamba, Granite 4, Falcon H1, Nemotron H."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from msgspec import Struct
@@ -205,14 +206,14 @@ _MAMBA = Names(
     conv_bias="use_conv_bias",
     bias="use_bias",
 )
-_PURE = {"prefix": "backbone", "embed": "embeddings", "final": "norm_f", "norms": "norm"}
-_FEED = {"final": "final_layernorm", "norms": "input_layernorm pre_ff_layernorm"}
+_Pure = partial(Decoder, prefix="backbone", embed="embeddings", final="norm_f", norms="norm")
+_Feed = partial(Decoder, final="final_layernorm", norms="input_layernorm pre_ff_layernorm")
 
 TYPES = {
-    "mamba": Decoder(mamba1(_MAMBA), **_PURE),
-    "falcon_mamba": Decoder(mamba1(_MAMBA), **_PURE),
-    "mamba2": Decoder(mamba2(_MAMBA, expanded("expand")), **_PURE),
-    "jamba": Decoder(
+    "mamba": _Pure(mamba1(_MAMBA)),
+    "falcon_mamba": _Pure(mamba1(_MAMBA)),
+    "mamba2": _Pure(mamba2(_MAMBA, expanded("expand"))),
+    "jamba": _Feed(
         either(
             _period("attn_layer_period", "attn_layer_offset"),
             gqa(),
@@ -225,20 +226,17 @@ TYPES = {
             sparse=_period("expert_layer_period", "expert_layer_offset"),
             dense=gated(at="feed_forward"),
         ),
-        **_FEED,
     ),
-    "bamba": Decoder(
+    "bamba": _Feed(
         either(_at_indices, gqa("attention_bias", "attention_bias"), mamba2(Names(), expanded())),
         gated("mlp_bias", at="feed_forward"),
-        **_FEED,
     ),
     "granitemoehybrid": Decoder(
         either(_attends, gqa("attention_bias", "attention_bias"), mamba2(Names(), expanded())), _granite_experts
     ),
-    "falcon_h1": Decoder(
+    "falcon_h1": _Feed(
         gqa("attention_bias", "attention_bias"),
         gated("mlp_bias", at="feed_forward"),
-        **_FEED,
         more=mamba2(
             Names(norm="mamba_rms_norm", out_bias="projectors_bias"),
             lambda c: c.count("mamba_d_ssm", c.count("mamba_expand") * hidden(c)),

@@ -28,22 +28,33 @@ def _ernie_statics(c: Fields, _: int) -> list[Weight]:
     return [tensor("mlp.gate.moe_statics.e_score_correction_bias", 1, c.count("moe_num_experts"))]
 
 
+def _mimo_slides(c: Fields, layer: int) -> bool:
+    """All layers but the first and every sixth slide, unless the config lists them."""
+    layers = c.count("num_hidden_layers")
+    kinds, pattern = c.items("layer_types", layers), c.items("hybrid_layer_pattern", layers)
+    if kinds:
+        return kinds[layer] == "sliding_attention"
+    return bool(pattern[layer]) if pattern else layer > 0 and (layer + 1) % 6 != 0
+
+
 def _mimo_attention(c: Fields, layer: int) -> list[Weight]:
-    """Full and sliding layers with their own heads and widths; values are narrower than keys."""
-    pattern = c.items("hybrid_layer_pattern", c.count("num_hidden_layers"))
-    sliding = bool(pattern and pattern[layer])
-    lead = "swa_" if sliding else ""
-    count, keys = c.count(f"{lead}num_attention_heads"), c.count(f"{lead}num_key_value_heads")
-    width = c.count(f"{lead}head_dim")
-    value = c.count(f"{lead}v_head_dim", width)
-    bias = c.flag("attention_bias")
+    """Sliding layers have twice the key heads; values are narrower than keys."""
+    count, keys, width = c.count("num_attention_heads"), c.count("num_key_value_heads"), c.count("head_dim")
+    value, bias = c.count("v_head_dim", width), c.flag("attention_bias")
+    sizes = {"num_attention_heads": count, "num_key_value_heads": 2 * keys, "head_dim": width, "v_head_dim": value}
+    for name, size in sizes.items():
+        if c.count(f"swa_{name}", size) != size:
+            c.wrong(f"{c.path(f'swa_{name}')} = {c.count(f'swa_{name}')} must be {size}")
+    sliding = _mimo_slides(c, layer)
+    key_heads = 2 * keys if sliding else keys
     found = [
         *linear("self_attn.q_proj", hidden(c), axis(count, width), bias),
-        *linear("self_attn.k_proj", hidden(c), axis(keys, width, "kv"), bias),
-        *linear("self_attn.v_proj", hidden(c), axis(keys, value, "kv"), bias),
+        *linear("self_attn.k_proj", hidden(c), axis(key_heads, width, "kv"), bias),
+        *linear("self_attn.v_proj", hidden(c), axis(key_heads, value, "kv"), bias),
         *linear("self_attn.o_proj", axis(count, value), hidden(c)),
     ]
-    sink = c.flag("add_swa_attention_sink_bias" if sliding else "add_full_attention_sink_bias")
+    swa, full = c.get("add_swa_attention_sink_bias"), c.flag("add_full_attention_sink_bias")
+    sink = swa is None or bool(swa) if sliding else full
     return [*found, tensor("self_attn.sinks", axis(count))] if sink else found
 
 
@@ -157,6 +168,8 @@ TYPES = {
         gqa("attention_bias", "attention_bias", qk_norm=_QK),
         moe(shared_part=shared(times("num_shared_experts")), sparse=listed(), dense=gated("mlp_bias")),
     ),
-    "mimo_v2_flash": Decoder(_mimo_attention, moe("n_routed_experts", sparse=listed("moe_layer_freq", first_dense()))),
+    "mimo_v2_flash": Decoder(
+        _mimo_attention, moe("n_routed_experts", sparse=listed(otherwise=listed("moe_layer_freq")))
+    ),
     "zaya": Decoder(_zaya_attention, _zaya_experts, more=_zaya_scales, first=_zaya_input, head_bias="lm_head_bias"),
 }

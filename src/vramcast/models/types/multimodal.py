@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -42,13 +43,15 @@ class Multimodal(Struct, frozen=True):
 
     def section(self, c: Fields) -> Fields:
         """The language model's fields, with the defaults of its own type if it is one."""
-        named = (c.given("text_config") or {}).get("model_type", "")
-        return c.sub("text_config", named if isinstance(self.text, dict) else "")
+        return c.sub("text_config", self.text_type(c) if isinstance(self.text, dict) else "")
+
+    def text_type(self, c: Fields) -> str:
+        given = c.given("text_config")
+        return str(cast("dict[str, Any]", given).get("model_type") or "") if isinstance(given, dict) else ""
 
     def named(self, c: Fields, known: dict[str, Decoder]) -> Decoder:
         """The row that `text_config.model_type` names."""
-        given = c.given("text_config")
-        model_type = str(given.get("model_type")) if isinstance(given, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        model_type = self.text_type(c)
         if model_type not in known:
             c.wrong(f"text_config.model_type = {model_type!r} is not known", allowed=", ".join(known))
         return known.get(model_type, next(iter(known.values())))
@@ -110,7 +113,7 @@ def _m3_attention(c: Fields, layer: int) -> list[Weight]:
     ]
 
 
-_m3_rule: Rule = listed("mlp_layer_types", listed("moe_layer_freq", lambda *_: True))
+_m3_rule: Rule = listed("mlp_layer_types", listed("moe_layer_freq", lambda _, __: True))
 _M3 = Decoder(
     _m3_attention,
     moe(

@@ -32,9 +32,9 @@ def qwen2(c: Fields, text: Size) -> list[Blocks]:
     def layer(_: Fields, __: int) -> list[Weight]:
         return [*scales("norm1 norm2", width, True), *_attention(width), *two("mlp.fc1 mlp.fc2", width, middle)]
 
-    return _tower(v, width, False, layer, [
-        *norm("ln_q", width, True), *linear("mlp.0", merged, merged, True), *linear("mlp.2", merged, _out(v, out, text), True)
-    ])  # fmt: skip
+    _out(v, out, text)
+    merger = [*norm("ln_q", width, True), *linear("mlp.0", merged, merged, True), *linear("mlp.2", merged, out, True)]
+    return _tower(v, width, False, layer, merger)
 
 
 def qwen2_5(c: Fields, text: Size) -> list[Blocks]:
@@ -52,9 +52,8 @@ def qwen2_5(c: Fields, text: Size) -> list[Blocks]:
         ]
 
     out = _out(v, v.count("out_hidden_size"), text)
-    return _tower(v, width, False, layer, [
-        *norm("ln_q", width), *linear("mlp.0", merged, merged, True), *linear("mlp.2", merged, out, True)
-    ])  # fmt: skip
+    merger = [*norm("ln_q", width), *linear("mlp.0", merged, merged, True), *linear("mlp.2", merged, out, True)]
+    return _tower(v, width, False, layer, merger)
 
 
 def qwen3(deep: bool) -> Callable[[Fields, Size], list[Blocks]]:
@@ -78,7 +77,10 @@ def qwen3(deep: bool) -> Callable[[Fields, Size], list[Blocks]]:
         if levels and not deep:
             v.wrong(f"{v.path('deepstack_visual_indexes')} = {levels!r} is not known")
         count = len(levels) if deep and isinstance(levels, list) else 0  # pyright: ignore[reportUnknownArgumentType]
-        return [*found, *stack(v, "deepstack merger", f"{_AT}.deepstack_merger_list", count, lambda *_: merger(merged))]
+        return [
+            *found,
+            *stack(v, "deepstack merger", f"{_AT}.deepstack_merger_list", count, lambda _, __: merger(merged)),
+        ]
 
     return tower
 

@@ -1,8 +1,9 @@
-"""Gated linear attention and short convolutions beside full attention: Qwen 3.5, MiniMax, OLMo hybrid, Kimi Linear, LFM2."""
+"""Linear attention and short convolutions beside full attention: Qwen 3.5, MiniMax, OLMo, Kimi Linear, LFM2."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Weight, axis
@@ -161,7 +162,7 @@ def _lfm2_width(c: Fields) -> Axis:
     return axis(width)
 
 
-_LFM2 = {"norms": "operator_norm ffn_norm", "final": "embedding_norm"}
+_Lfm2 = partial(Decoder, norms="operator_norm ffn_norm", final="embedding_norm")
 _LFM2_ATTENTION = gqa(out="out_proj", qk_norm="q_layernorm k_layernorm")
 _W = "w1 w3 w2"
 _QWEN_MOE = moe(
@@ -192,14 +193,12 @@ TYPES = {
         ),
         tied=False,
     ),
-    "lfm2": Decoder(
+    "lfm2": _Lfm2(
         either(attends(lambda c, layer: layer in c.indices("full_attn_idxs")), _LFM2_ATTENTION, _short_conv),
         gated(at="feed_forward", names=_W, width=_lfm2_width),
-        **_LFM2,
     ),
-    "lfm2_moe": Decoder(
-        either(attends(lambda *_: False), _LFM2_ATTENTION, _short_conv),
+    "lfm2_moe": _Lfm2(
+        either(attends(lambda _, __: False), _LFM2_ATTENTION, _short_conv),
         moe(at="feed_forward", sparse=first_dense("num_dense_layers"), dense=gated(at="feed_forward", names=_W)),
-        **_LFM2,
     ),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from msgspec import structs
 
@@ -75,14 +75,15 @@ def _internlm2(c: Fields, _: int) -> list[Weight]:
 def _nas(c: Fields, what: str, layer: int) -> dict[str, Any]:
     """What Nemotron NAS chose for a layer."""
     blocks = c.items("block_configs", c.count("num_hidden_layers"))
-    chosen: Any = blocks[layer] if blocks else {}
-    part: Any = chosen.get(what) if isinstance(chosen, dict) else None  # pyright: ignore[reportUnknownMemberType]
+    chosen = cast("dict[str, Any]", blocks[layer] if blocks and isinstance(blocks[layer], dict) else {})
+    part = chosen.get(what)
     if not isinstance(part, dict):
         c.wrong(f"{c.path('block_configs')}[{layer}].{what} is missing")
         return {}
-    if part.get("replace_with_linear"):  # pyright: ignore[reportUnknownMemberType]
+    found = cast("dict[str, Any]", part)
+    if found.get("replace_with_linear"):
         c.wrong(f"{c.path('block_configs')}[{layer}].{what}.replace_with_linear is not modelled")
-    return part  # pyright: ignore[reportUnknownVariableType]
+    return found
 
 
 def _nas_attention(c: Fields, layer: int) -> list[Weight]:
