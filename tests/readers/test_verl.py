@@ -221,8 +221,7 @@ def test_a_micro_batch_over_all_gpus_has_to_divide():
 
 def test_variables_that_are_not_set_are_asked_for():
     understood = read(
-        COMMAND + f"{R}name=vllm \\\n  {A}ppo_micro_batch_size_per_gpu=$MICRO \\\n"
-        "  data.max_prompt_length=$((PROMPT + 1)) \\\n"
+        COMMAND + f"\\\n  {A}ppo_micro_batch_size_per_gpu=$MICRO \\\n  data.max_prompt_length=$((PROMPT + 1)) \\\n"
         f"  data.train_files=$FILES trainer.experiment_name=$(date) trainer.nnodes=$(nodes) {R}layered_summon=$L \\\n"
         f"  {A}ppo_max_token_len_per_gpu=$BUDGET $MORE"
     )
@@ -238,7 +237,7 @@ def test_variables_that_are_not_set_are_asked_for():
 
 def test_interpolation_follows_unknown_and_exported_variables():
     understood = read(
-        "export N=4\nX=1\n" + COMMAND + f"{R}name=vllm {R}n='${{oc.env:N}}' data.train_batch_size='${{oc.env:M,64}}' "
+        "export N=4\nX=1\n" + COMMAND + f"{R}n='${{oc.env:N}}' data.train_batch_size='${{oc.env:M,64}}' "
         f"{A}ppo_mini_batch_size='${{data.train_batch_size}}' {R}max_num_seqs='${{oc.env:X}}' "
         f"data.max_prompt_length=$P {R}max_model_len='${{data.max_prompt_length}}'"
     )
@@ -260,7 +259,7 @@ def test_an_interpolation_that_names_nothing():
 
 def test_the_environment_of_this_process_is_not_read(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SOME_SIZE", "7")
-    understood = read(COMMAND + f"{R}name=vllm {R}n='${{oc.env:SOME_SIZE}}' data.train_batch_size=$SOME_SIZE")
+    understood = read(COMMAND + f"{R}n='${{oc.env:SOME_SIZE}}' data.train_batch_size=$SOME_SIZE")
     assert {missing.path for missing in understood.missing} == {"group", "prompts_per_step"}
 
 
@@ -282,8 +281,7 @@ def test_lists_of_arguments(tmp_path: Path, text: str):
 
 
 def test_what_a_list_computes_is_asked_for(tmp_path: Path):
-    known = f'"algorithm.adv_estimator=grpo", "{R}name=vllm"'
-    (tmp_path / "run.py").write_text(f'x = [{known}, f"{R}n={{N}}", make(), *more]')
+    (tmp_path / "run.py").write_text(f'x = ["algorithm.adv_estimator=grpo", f"{R}n={{N}}", make(), *more]')
     understood = read_config(str(tmp_path / "run.py"))
     assert [(missing.path, missing.where) for missing in understood.missing] == [
         ("group", f"run.py:1  {R}n: N is not executed")

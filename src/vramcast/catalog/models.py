@@ -33,9 +33,14 @@ class ModelRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why published and exact differ."""
 
     @property
+    def catalogued(self) -> bool:
+        """A row of the catalogue, not a user's file."""
+        return self.source == f"{self.id} config.json"
+
+    @property
     def where(self) -> str:
         """What to name in a message about the config: its file, or the row of the catalogue."""
-        return self.id if self.source == f"{self.id} config.json" else self.source
+        return self.id if self.catalogued else self.source
 
 
 @cache

@@ -86,7 +86,6 @@ def _understand(found: Overrides, name: str) -> Understanding:
         rules.attention,
         rules.entropy,
         rules.adapters,
-        rules.engine,
         rules.roles,
         rules.critic,
     ):

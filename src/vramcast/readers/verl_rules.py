@@ -261,13 +261,6 @@ def adapters(config: Config) -> None:
         config.fact("engine.sleep", "1" if rank else "2", f"{ROLLOUT}free_cache_engine")
 
 
-def engine(config: Config) -> None:
-    """Who generates: verl has no default for it."""
-    key = f"{ROLLOUT}name"
-    if key not in config.gaps and config.get(key) is None:
-        config.needs("engine.kind", key, "is left out, and verl has no default for it")
-
-
 def roles(config: Config) -> None:
     """The reference by the KL terms; under FSDP it waits on the host whatever its switch says. The reward."""
     keys = (f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward")
