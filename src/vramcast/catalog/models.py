@@ -7,7 +7,6 @@ others.
 from __future__ import annotations
 
 import os
-import re
 from functools import cache
 from typing import Any
 
@@ -16,6 +15,7 @@ import msgspec
 from vramcast.catalog.userfile import read_bytes
 from vramcast.errors import near, refuse
 
+_START = b'{"id":"'
 _HELP = "give the path of its config.json instead; `vramcast list models` shows the catalogue"
 
 
@@ -49,9 +49,17 @@ def _catalogue() -> bytes:
         return file.read()
 
 
+@cache
+def _index(content: bytes) -> dict[str, bytes]:
+    """id → its line, unparsed."""
+    start = len(_START)
+    lines = (line for line in content.split(b"\n") if line.startswith(_START))
+    return {line[start : line.index(b'"', start)].decode(): line for line in lines}
+
+
 def model_names() -> tuple[str, ...]:
     """The ids of the catalogue, in the order of the file."""
-    return tuple(found.decode() for found in re.findall(rb'^\{"id":"([^"]+)"', _catalogue(), re.MULTILINE))
+    return tuple(_index(_catalogue()))
 
 
 def model_config(name: str) -> ModelRow:
@@ -68,7 +76,7 @@ def model_config(name: str) -> ModelRow:
         return _from_file(name, name)
     lines = _lines(name)
     if len(lines) > 1:
-        ids = [line.split(b'"', 4)[3].decode() for line in lines]
+        ids = list(_index(b"\n".join(lines)))
         raise refuse(f"model {name!r} is ambiguous", **{"one of": ", ".join(ids)})
     if lines:
         return msgspec.json.decode(lines[0], type=ModelRow)
@@ -78,10 +86,10 @@ def model_config(name: str) -> ModelRow:
 
 
 def _lines(name: str) -> list[bytes]:
-    """The lines of the catalogue whose id is `name`, or ends with it after a `/`."""
-    owner = b"" if "/" in name else rb'(?:[^"/\n]*/)?'
-    id_pattern = owner + re.escape(name.strip().encode("utf-8", "replace"))
-    return re.findall(rb'^\{"id":"' + id_pattern + rb'",.*$', _catalogue(), re.MULTILINE | re.IGNORECASE)
+    """The lines of the catalogue whose id is `name`, or ends with it after a `/`; in any case."""
+    asked, index = name.strip().lower(), _index(_catalogue())
+    whole = [line for known, line in index.items() if known.lower() == asked]
+    return whole or [line for known, line in index.items() if known.lower().partition("/")[2] == asked and asked]
 
 
 def _near(name: str) -> str:

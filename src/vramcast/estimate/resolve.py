@@ -132,7 +132,7 @@ def _arch(asked: Mapping[str, Fact]) -> Arch:
         raise refuse("no model given", **{"from": str(fact.origin)})
     row = model_config(fact.value)
     arch = build_arch(row.id, row.config, row.where)
-    if row.where != row.id:  # a user's file: its fields are checked one by one
+    if not row.catalogued:  # a user's file: its fields are checked one by one
         from vramcast.models.describe import build_layout
 
         build_layout(row.id, row.config, row.where)

@@ -79,7 +79,7 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
     lora = settings.tuning == "lora" and settings.algorithm != "inference" and role == "policy"
     fused = settings.loss == "fused"
     sharded = settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1
-    mixed = settings.compute_dtype if settings.autocast or sharded else settings.weights_dtype
+    mixed = settings.compute_dtype if settings.autocast else settings.weights_dtype  # of autocast, and of FSDP
     param_dtype = mixed if sharded else settings.weights_dtype
     sequences, length = _tokens(settings, scores=False)
     return Seat(
@@ -105,8 +105,8 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         compute_dtype=mixed,
         autocast=settings.autocast and settings.algorithm != "inference",
         state_dtype=settings.state_dtype or "",
-        adapter_dtype="fp32" if sharded and job.recipe.upcasts_trainable else settings.lora_dtype,
-        adapter_param_dtype=param_dtype if sharded else settings.lora_dtype,
+        adapter_dtype="fp32" if sharded and _upcasts(job, settings) else settings.lora_dtype,
+        adapter_param_dtype=param_dtype if sharded and settings.autocast else settings.lora_dtype,
         adapter_dropout=settings.lora_dropout > 0,
         targets=_targets(job, settings) if lora else frozenset(),
         optimizer=settings.optimizer,
@@ -131,9 +131,13 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
 
 
 def _stored_dtype(job: Resolved, settings: Settings, *, trains: bool) -> str:
-    """Accelerate keeps what trains in fp32 under FSDP's mixed precision, whatever it was loaded in."""
-    upcast = trains and job.recipe.upcasts_trainable and settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1
+    upcast = trains and _upcasts(job, settings) and settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1
     return "fp32" if upcast else settings.weights_dtype
+
+
+def _upcasts(job: Resolved, settings: Settings) -> bool:
+    """Accelerate keeps what trains in fp32 under FSDP's mixed precision, whatever it was loaded in."""
+    return job.recipe.upcasts_trainable and settings.autocast
 
 
 def _shard(settings: Settings) -> Any:

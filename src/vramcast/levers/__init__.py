@@ -40,6 +40,7 @@ class Lever(Struct, frozen=True):
 LEVERS = (
     Lever("fused-step", "free", edits.fused_step),
     Lever("expandable-segments", "free", edits.expandable),
+    Lever("non-reentrant", "free", edits.non_reentrant),
     Lever("engine-fraction", "free", edits.fraction),
     Lever("recompute", "slower", edits.recompute, articles=("B2",)),
     Lever("smaller-micro-batch", "slower", edits.smaller_batch, articles=("B3",)),

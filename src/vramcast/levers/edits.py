@@ -21,6 +21,13 @@ def recompute(job: Resolved, answer: Forecast) -> Edits | str:
     return {"recompute": "full"} if job.settings.recompute == "none" else "activations are recomputed already"
 
 
+def non_reentrant(job: Resolved, answer: Forecast) -> Edits | str:
+    """torch's newer checkpoint: no second copy of a block's output, and FSDP 1 lets go of what backward is done with."""
+    if job.settings.recompute == "none" or not _trains(job):
+        return "nothing is recomputed"
+    return {"recompute.reentrant": False} if job.settings.recompute_reentrant else "the newer checkpoint runs already"
+
+
 def smaller_batch(job: Resolved, answer: Forecast) -> Edits | str:
     """Half the micro-batch and twice the accumulation: the same step from smaller pieces."""
     micro, accumulation = job.settings.micro_batch, job.settings.accumulation

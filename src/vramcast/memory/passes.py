@@ -142,7 +142,8 @@ def _checkpointed_block(seat: Seat) -> BlockPass:
     """Forward keeps the input only; backward runs the block again, the gradient of its output alive beside it.
 
     Source: torch/utils/checkpoint.py. The non-reentrant kind starts when backward first asks for a saved tensor: what
-    the nodes before made is alive too. It stops where the last tensor is saved, before that operator runs.
+    the nodes before made is alive too. It stops where the last tensor is saved, before that operator runs. The reentrant
+    kind runs the whole block, and its output is a variable of the checkpoint's own backward.
     """
     quiet = new_tape(seat, records=False)
     _, since = _forward_block(quiet)
@@ -155,8 +156,9 @@ def _checkpointed_block(seat: Seat) -> BlockPass:
     waiting = [] if seat.reentrant else [tape.empty("waiting gradient", 1, size, "byte") for size in _waiting(seat)]
     out = seat.arch.block.program(ops, seat.arch, hidden, tables)
     tape.end_autocast()
-    tape.drop(out, *waiting)
+    tape.drop(*waiting)
     if not seat.reentrant:
+        tape.drop(out)
         tape.unwind(max(node.step for node in tape.nodes if node.asks_for_saved))
     tape.backward(out, gradient)
     kept = tape.size(hidden)

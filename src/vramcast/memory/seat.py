@@ -143,6 +143,11 @@ class Seat(Struct, frozen=True, kw_only=True):
         return self.shard in ("fsdp1", "fsdp2")
 
     @property
+    def holds_inputs(self) -> bool:
+        """FSDP 1 reshards frozen blocks by a hook on their inputs; see `fsdp.held_inputs`."""
+        return self.shard == "fsdp1" and self.tuning == "lora" and self.recompute == "full" and self.reentrant
+
+    @property
     def keeps_gradients(self) -> bool:
         """Whole gradients are already there when a micro-batch begins."""
         return self.accumulates and not (self.sharded and self.syncs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from msgspec import structs
 
@@ -28,6 +28,7 @@ def build_layout(name: str, config: dict[str, Any], source: str) -> Layout:
     fields = Fields(config, source, type_defaults(model_type))
     row = row_of(model_type)
     blocks = tuple(_without_head(row.blocks(fields)) if _headless(config) else row.blocks(fields))
+    _refuse_empty(fields, blocks)
     fields.mistakes.done()
     _refuse_unknown(fields, model_type)
     version = f"transformers {fields.known.version} default"
@@ -44,7 +45,7 @@ def build_layout(name: str, config: dict[str, Any], source: str) -> Layout:
 def _headless(config: dict[str, Any]) -> bool:
     """The checkpoint is the model without its head (an embedding model)."""
     named = config.get("architectures")
-    first = str(named[0]) if isinstance(named, list) and named else ""
+    first = str(cast("list[Any]", named)[0]) if isinstance(named, list) and named else ""
     return first.endswith("Model") and not first.endswith("HeadModel")
 
 
@@ -53,6 +54,15 @@ def _without_head(blocks: Iterable[Blocks]) -> Iterator[Blocks]:
     for block in blocks:
         if block.name != "head":
             yield structs.replace(block, prefix=block.prefix.removeprefix("model").removeprefix("."))
+
+
+def _refuse_empty(fields: Fields, blocks: Iterable[Blocks]) -> None:
+    """Refuse sizes that are fields by themselves and together leave nothing."""
+    for block in blocks:
+        for weight in block.weights:
+            if weight.elements < 1:
+                shape = " × ".join(map(str, weight.shape))
+                fields.wrong(f"the config leaves {block.prefix}.{weight.name} no elements: {shape}")
 
 
 def _refuse_unknown(fields: Fields, model_type: str) -> None:
@@ -84,10 +94,8 @@ def _short(value: object) -> str:
 
 
 def _dtype(config: dict[str, Any]) -> str:
-    places = [config, *(part for part in (config.get("text_config"),) if isinstance(part, dict))]
-    for place in places:
-        for key in ("torch_dtype", "dtype"):
-            found = DTYPES.get(str(place.get(key)))
-            if found:
-                return found
-    return "bf16"
+    """The checkpoint's dtype: of the model, else of its language model."""
+    nested = config.get("text_config")
+    places = [config, cast("dict[str, Any]", nested)] if isinstance(nested, dict) else [config]
+    given = (DTYPES.get(str(place.get(key))) for place in places for key in ("torch_dtype", "dtype"))
+    return next((found for found in given if found), "bf16")

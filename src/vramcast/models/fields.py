@@ -84,7 +84,10 @@ class Fields:
         """What the config says under any spelling; None if nothing."""
         spellings = self.spellings(name)
         self.read.update(spellings)
-        return next((self.config[one] for one in spellings if self.config.get(one) is not None), None)
+        said = {one: self.config[one] for one in spellings if self.config.get(one) is not None}
+        if len(said) > 1 and len({str(value) for value in said.values()}) > 1:
+            self.wrong(" and ".join(f"{self.path(one)} = {value}" for one, value in said.items()) + " mean the same")
+        return next(iter(said.values()), None)
 
     def spellings(self, name: str) -> list[str]:
         others = [self.aliases.get(name, ""), *(other for other, real in self.aliases.items() if real == name)]
@@ -142,6 +145,22 @@ class Fields:
             return None
         return entries
 
+    def numbers(self, name: str, length: int) -> list[int]:
+        """A list of at least `length` whole numbers above 0."""
+        found = _entries(self.get(name))
+        if len(found) < length or not _whole(found):
+            self.wrong(f"{self.path(name)} must be {length} whole numbers above 0, not {self.get(name)!r}")
+            return [1] * length
+        return found
+
+    def pairs(self, name: str, length: int) -> list[list[int]]:
+        """A list of at least `length` pairs of whole numbers above 0."""
+        found = [_entries(one) for one in _entries(self.get(name))]
+        if len(found) < length or not all(len(one) == 2 and _whole(one) for one in found):
+            self.wrong(f"{self.path(name)} must be {length} pairs of whole numbers above 0, not {self.get(name)!r}")
+            return [[1, 1]] * length
+        return found
+
     def words(self, name: str, length: int, known: Iterable[str]) -> list[str] | None:
         """A list with a word for each layer; None if the config has none."""
         entries, words = self.items(name, length), list(known)
@@ -161,7 +180,7 @@ class Fields:
             value = self.given(name)
             if value is not None and not isinstance(value, dict):
                 self.wrong(f"{self.path(name)} must be an object, not {value!r}")
-            config = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+            config: Mapping[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
             known = type_defaults(model_type) if model_type else self.known
             place = "" if model_type else f"{self.place}.{name}".strip(".")
             self.sections[name] = Fields(config, self.source, known, place, self.path(name), self)
@@ -179,3 +198,12 @@ class Fields:
         """`small` = by must divide `large` = whole_size."""
         if whole_size % by:
             self.wrong(f"{self.path(small)} = {by} does not divide {self.path(large)} = {whole_size}")
+
+
+def _entries(value: object) -> list[Any]:
+    """A JSON list; an empty one for anything else."""
+    return list(cast("list[Any]", value)) if isinstance(value, (list, tuple)) else []
+
+
+def _whole(entries: list[Any]) -> bool:
+    return all(isinstance(one, int) and 0 < one < _LARGEST for one in entries)

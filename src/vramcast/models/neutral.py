@@ -94,7 +94,8 @@ IGNORED = {
     "kimi_k25": f"""{_LATENT} merge_type mm_hidden_size mm_projector_type pos_emb_type text_hidden_size
         vt_num_attention_heads""",
     "kimi_linear": f"{_LATENT} tie_word_embeddings=false",
-    "llama4": f"{_TOWER} tie_word_embeddings=false use_qk_norm vision_feature_layer intermediate_size_mlp",
+    "llama4": f"""{_TOWER} multi_modal_projector_bias=false tie_word_embeddings=false use_qk_norm
+        vision_feature_layer intermediate_size_mlp""",
     "llava": _TOWER,
     "minicpm3": "num_key_value_heads",
     "minimax_m2": "use_qk_norm=true qk_norm_type=per_layer shared_intermediate_size=0",
@@ -104,7 +105,7 @@ IGNORED = {
     "mistral3": "image_size",
     "mllama": f"{_TOWER} tie_word_embeddings",
     "mpt": "no_bias=true expansion_ratio=4",
-    "nemotron_h": "expand intermediate_size mamba_proj_bias=false n_shared_experts=1",
+    "nemotron_h": "tie_word_embeddings=false expand intermediate_size mamba_proj_bias=false n_shared_experts=1",
     "phi3": "attention_bias=false lm_head_bias=false mlp_bias=false",
     "phi3small": "attention_bias=false",
     "qwen2_5_vl": "num_heads",

@@ -146,15 +146,21 @@ def stack(c: Fields, name: str, prefix: str, layers: int, *parts: Part) -> list[
     return [Blocks(_kind(name, weights, prefix), prefix, tuple(where), weights) for weights, where in kinds.items()]
 
 
+_LABELS = {"attention": "attention", "mixer_ssm_conv": "mixer", "mlp": "mlp", "routed_experts": "experts",
+           "shared_experts": "shared"}  # fmt: skip
+_ALONE = {"mixer.experts.up_proj": "experts", "mixer.q_proj.weight": "attention", "mixer.up_proj.weight": "mlp"}
+"""tensor → what a layer is whose one part is called a mixer whatever it does"""
+
+
 def _kind(name: str, weights: Iterable[Weight], prefix: str) -> str:
     """A block's name: what it is, and what tells it from others: the modules it has."""
     if name != "decoder":
         return name
-    has = dict.fromkeys(Blocks("", prefix, (), ()).module(weight) for weight in weights)
-    shown = [
-        module for module in ("attention", "mixer_ssm_conv", "mlp", "routed_experts", "shared_experts") if module in has
-    ]
-    return f"{name}: {' + '.join(shown)}"
+    block = Blocks("", prefix, (), tuple(weights))
+    has = {block.module(weight) for weight in block.weights}
+    shown = [label for module, label in _LABELS.items() if module in has]
+    alone = [label for weight in block.weights for tensor, label in _ALONE.items() if weight.name == tensor]
+    return f"{name}: {' + '.join(alone or shown)}"
 
 
 def single(name: str, prefix: str, weights: Iterable[Weight]) -> list[Blocks]:

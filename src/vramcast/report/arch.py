@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -16,6 +17,7 @@ from vramcast.types.job import Fact, Understanding
 from vramcast.types.result import SCHEMA, Assumption
 from vramcast.units import gib
 
+_MTP = ("num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers", "mtp_num_hidden_layers")
 _CUTS = ("tp", "pp", "ep", "etp")
 
 
@@ -167,9 +169,20 @@ def _sharded(layout: Layout, cut: Cut, kind: str, asked: Mapping[str, Fact]) -> 
 
 def _assumptions(layout: Layout, row: ModelRow) -> list[Assumption]:
     found = [Assumption(path, value, origin) for path, value, origin in layout.assumed]
-    if not any(key in row.config for key in ("torch_dtype", "dtype")):
+    if not any(key in section for section in _sections(row) for key in ("torch_dtype", "dtype")):
         found.append(Assumption("torch_dtype", layout.dtype, "vramcast default"))
+    for section in _sections(row):
+        if section.get("quantization_config"):
+            found.append(Assumption("quantization_config", "not applied", f"bytes are those of {layout.dtype}"))
+        found += [Assumption(key, section[key], "not counted: transformers builds no MTP layer") for key in _MTP
+                  if section.get(key)]  # fmt: skip
     return found
+
+
+def _sections(row: ModelRow) -> list[dict[str, Any]]:
+    """The config and its language model's."""
+    nested = row.config.get("text_config")
+    return [row.config, cast("dict[str, Any]", nested)] if isinstance(nested, dict) else [row.config]
 
 
 def show_arch(report: ArchReport) -> str:
@@ -201,14 +214,14 @@ def _blocks(report: ArchReport) -> Iterator[str]:
     yield "blocks"
     for block in report.arch.blocks:
         times = f"{block.count} ×" if block.count > 1 else ""
-        yield f"  {times:>6} {block.name[:40]:<40} {block.params:>18,}  {gib(block.bytes):>10}"
+        yield f"  {times:>6} {block.name[:38]:<38} {block.params:>18,} {gib(block.bytes):>13}"
 
 
 def _modules(report: ArchReport) -> Iterator[str]:
     yield "modules"
     for name, params in sorted(report.arch.modules.items(), key=lambda item: -item[1]):
         share = f"{100 * params / report.arch.params:.1f} %"
-        yield f"         {name:<40} {params:>18,}  {share:>10}"
+        yield f"         {name:<38} {params:>18,} {share:>13}"
 
 
 def _layout(report: ArchReport) -> Iterator[str]:
@@ -219,7 +232,7 @@ def _layout(report: ArchReport) -> Iterator[str]:
     for rank in report.ranks:
         where = f"stage {rank.stage}: " if len(report.ranks) > 1 else ""
         layers = f"layers {rank.first_layer} to {rank.first_layer + rank.layers - 1}"
-        yield f"         {where + layers:<40} {rank.params:>18,}  {gib(rank.bytes):>10}"
+        yield f"         {where + layers:<38} {rank.params:>18,} {gib(rank.bytes):>13}"
 
 
 def _rest(report: ArchReport) -> Iterator[str]:

@@ -8,7 +8,7 @@ from vramcast.memory.passes import block_pass, end_pass
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Interval, term
 from vramcast.memory.units import block_adapters, gathered_block, gathered_root, trainable_dtype, trainable_parameters
-from vramcast.num import Size
+from vramcast.num import Size, worst
 
 _FSDP2 = "torch/distributed/fsdp/_fully_shard: _fsdp_param_group.py, _fsdp_collectives.py; equal to a fake-tensor trace"
 
@@ -47,11 +47,38 @@ def fsdp_gathered(seat: Seat) -> Size:
         units = copies * root + 2 * block
     elif seat.instant == "embedding":
         units = 0 * block
-    elif seat.state == "loss" or seat.instant in ("head", "loss"):
+    elif seat.state == "loss" or seat.instant in ("head", "loss") or _is_last_of_fsdp1(seat):
         units = root + block
     else:
         units = root + 2 * block
     return units * BYTES[seat.param_dtype]
+
+
+def _is_last_of_fsdp1(seat: Seat) -> bool:
+    """Its backward gathers the next unit ahead; behind the last block there is none."""
+    return seat.shard == "fsdp1" and seat.state == "backward" and seat.instant == "last block"
+
+
+@term(
+    "fsdp.held_inputs",
+    lives=lambda seat: seat.holds_inputs and seat.state == "backward" and seat.instant in ("last block", "embedding"),
+    source="torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook; "
+    "torch/autograd/graph.py, register_multi_grad_hook",
+    basis="derived",
+)
+def fsdp_held_inputs(seat: Seat) -> Size:
+    """Two hidden states for every block that backward is done with, which FSDP 1 does not let go of.
+
+    The weights of a block under adapters are frozen, so FSDP 1 frees what it gathered by a hook on the block's inputs.
+    The hook refers to the input's own gradient node, a circle that lasts until backward ends. Under reentrant recompute
+    the input is a leaf: it stays, and its gradient with it. With long sequences that is more than the logits.
+    `recompute.reentrant=false` or FSDP 2 does without.
+    """
+    layers, hidden = seat.arch.dims.layers, end_pass(seat).hidden
+    if seat.instant == "embedding":  # all inputs; the gradient of the first is what the embedding gets
+        return (2 * layers - 1) * hidden
+    # The running block has its own input; the gradient of its output is that of the next block's input.
+    return (layers - 1) * hidden + worst(layers - 2, 0) * hidden
 
 
 def _has_whole_gradients(seat: Seat) -> bool:

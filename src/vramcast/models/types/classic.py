@@ -69,7 +69,7 @@ def _gpt2(c: Fields, layer: int) -> list[Weight]:
 def _bigcode(c: Fields, layer: int) -> list[Weight]:
     """Multi-query attention: one key and one value head behind all query heads."""
     if not c.flag("multi_query"):
-        return _fused("attn", "c_attn c_proj")(c, layer)
+        return list(_fused("attn", "c_attn c_proj")(c, layer))
     query, width = _full(c)
     key = axis(1, width, "kv")
     return [
@@ -113,7 +113,7 @@ def _without_norms(block: Blocks) -> Blocks:
 def _mpt(c: Fields, layer: int) -> list[Weight]:
     """MPT nests its attention's settings; those that we know change no shape, others are refused."""
     c.sub("attn_config").read.update(_MPT_NEUTRAL)
-    return _fused("attn", "Wqkv out_proj", False)(c, layer)
+    return list(_fused("attn", "Wqkv out_proj", False)(c, layer))
 
 
 _MPT_NEUTRAL = (

@@ -24,8 +24,8 @@ def _cohere_norms(c: Fields, _: int) -> list[Weight]:
     if not c.flag("use_qk_norm"):
         return []
     query, key, width = heads(c)
-    sides = (("q_norm", query, "tp"), ("k_norm", key, "kv"))
-    return [tensor(f"self_attn.{name}.weight", axis(side.size // width, 1, kind), width) for name, side, kind in sides]
+    scales = {"q_norm": axis(query.size // width), "k_norm": axis(key.size // width, 1, "kv")}
+    return [tensor(f"self_attn.{name}.weight", count, width) for name, count in scales.items()]
 
 
 def _stablelm_norms(c: Fields, _: int) -> list[Weight]:

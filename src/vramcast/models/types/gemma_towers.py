@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Blocks, Weight
 from vramcast.models.parts import linear, norm, single, stack, tensor
@@ -86,7 +84,7 @@ def _gemma4_audio(c: Fields, text: Size) -> list[Blocks]:
     a, at = c.sub("audio_config"), "model.audio_tower"
     width, out = a.count("hidden_size"), a.count("output_proj_dims")
     head = width // a.count("num_attention_heads")
-    channels: Any = a.get("subsampling_conv_channels") or (128, 32)
+    channels = a.numbers("subsampling_conv_channels", 2)
     squeeze = [
         tensor("layer0.conv.weight", channels[0], 1, 3, 3),
         *norm("layer0.norm", channels[0]),
@@ -141,9 +139,8 @@ def _embedder(part: Fields, text: Size) -> list[Weight]:
 
 def _gemma3n_audio(a: Fields) -> list[Blocks]:
     width, at = a.count("hidden_size"), "model.audio_tower"
-    channels: Any = a.get("sscp_conv_channel_size")
-    kernels: Any = a.get("sscp_conv_kernel_size")
-    strides: Any = a.get("sscp_conv_stride_size")
+    channels = a.numbers("sscp_conv_channel_size", 2)
+    kernels, strides = a.pairs("sscp_conv_kernel_size", 2), a.pairs("sscp_conv_stride_size", 2)
     squeeze: list[Weight] = []
     bins, before = a.count("input_feat_size"), 1
     for index in range(2):

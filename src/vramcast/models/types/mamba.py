@@ -115,9 +115,9 @@ def _granite_experts(c: Fields, layer: int) -> list[Weight]:
         *linear("shared_mlp.input_linear", hidden(c), middle + middle),
         *linear("shared_mlp.output_linear", middle, hidden(c)),
     ]
-    number, used = c.count("num_local_experts", 0, 0), c.count("num_experts_per_tok", 0, 0)
-    width = c.count("intermediate_size")
-    if not (number and used and width):
+    for name in ("num_experts_per_tok", "intermediate_size"):  # read even where there are no routed experts
+        c.given(name)
+    if not c.count("num_local_experts", 0, 0):
         return found
     return [*found, *_GRANITE_MOE(c, layer)]
 
@@ -134,7 +134,7 @@ def _pattern(c: Fields) -> list[str]:
     if not isinstance(words, (list, str)) or not words:
         c.wrong(f"{c.path('hybrid_override_pattern')} is missing")
         return []
-    kinds = [_NEMOTRON.get(str(word), str(word)) for word in cast("list[Any]", list(words))]
+    kinds = [_NEMOTRON.get(str(word), str(word)) for word in list(cast("list[Any] | str", words))]
     for kind in dict.fromkeys(kinds):
         if kind not in _NEMOTRON.values():
             c.wrong(f"{c.path('hybrid_override_pattern')} has an unknown layer {kind!r}")
@@ -242,5 +242,5 @@ TYPES = {
             lambda c: c.count("mamba_d_ssm", c.count("mamba_expand") * hidden(c)),
         ),
     ),
-    "nemotron_h": _NemotronH(_nemotron, embed="embeddings", final="norm_f", norms=""),
+    "nemotron_h": _NemotronH(_nemotron, embed="embeddings", final="norm_f", norms="", tied=False),
 }

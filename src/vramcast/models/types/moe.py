@@ -166,7 +166,7 @@ TYPES = {
     "sarvam_moe": _GLM4,
     "hy_v3": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm=_QK),
-        moe(shared_part=shared(times("num_shared_experts")), sparse=listed(), dense=gated("mlp_bias")),
+        moe(shared_part=shared(times("num_shared_experts"), bias="mlp_bias"), sparse=listed(), dense=gated("mlp_bias")),
     ),
     "mimo_v2_flash": Decoder(
         _mimo_attention, moe("n_routed_experts", sparse=listed(otherwise=listed("moe_layer_freq")))

@@ -34,8 +34,8 @@ class Multimodal(Struct, frozen=True):
     """older configs spell the language model's fields beside `vision_config`"""
 
     def blocks(self, c: Fields) -> list[Blocks]:
-        text = self.text if isinstance(self.text, Decoder) else self.named(c, self.text)
         section = c.flat("text_config") if self.flat else self.section(c)
+        text = self.text if isinstance(self.text, Decoder) else self.named(c, self.text)
         tied = c.flag(self.tied) or bool(self.text_ties and section.given("tie_word_embeddings"))
         section.given("tie_word_embeddings")
         decoder = text.blocks(section, self.prefix, self.head, tied)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, cast
 
 from vramcast.models.fields import Fields
@@ -184,14 +185,13 @@ def llama4(c: Fields, text: Size) -> list[Blocks]:
         *linear("patch_embedding.linear", v.count("num_channels") * side**2, width),
         *scales("layernorm_pre layernorm_post", width, True),
         *linear("vision_adapter.mlp.fc1", v.count("intermediate_size"), v.count("projector_input_dim")),
-        *linear("vision_adapter.mlp.fc2", v.count("projector_input_dim"), out),
+        *linear("vision_adapter.mlp.fc2", out, out),
     ]
     layer = encoder("self_attn", "o_proj", "mlp.fc1 mlp.fc2", _NORMS)
-    bias = v.flag("multi_modal_projector_bias")
     return [
         *single("vision embedding", at, embed),
         *stack(v, "vision layer", f"{at}.model.layers", v.count("num_hidden_layers"), layer),
-        *single("projector", "multi_modal_projector", linear("linear_1", v.count("vision_output_dim"), text, bias)),
+        *single("projector", "multi_modal_projector", linear("linear_1", v.count("vision_output_dim"), text)),
     ]
 
 
@@ -251,9 +251,7 @@ def kimi(c: Fields, text: Size) -> list[Blocks]:
     v, at = c.sub("vision_config"), "model.vision_tower"
     width, side = first(v, "vt_hidden_size", "hidden_size"), v.count("patch_size")
     rows, columns = first(v, "init_pos_emb_height", "pos_emb_height"), first(v, "init_pos_emb_width", "pos_emb_width")
-    merge = v.get("merge_kernel_size")
-    sides = merge if isinstance(merge, (list, tuple)) else (1, 1)  # pyright: ignore[reportUnknownVariableType]
-    merged = width * int(sides[0]) * int(sides[1])  # pyright: ignore[reportUnknownArgumentType]
+    merged = width * prod(v.numbers("merge_kernel_size", 2))
     embed = [
         tensor("patch_embed.proj.weight", width, 3, side, side),
         tensor("patch_embed.proj.bias", width),
