@@ -22,7 +22,7 @@ def recompute(job: Resolved, answer: Forecast) -> Edits | str:
 
 
 def non_reentrant(job: Resolved, answer: Forecast) -> Edits | str:
-    """torch's newer checkpoint: no second copy of a block's output, and FSDP 1 lets go of what backward is done with."""
+    """torch's newer checkpoint: no second output of a block, and FSDP 1 lets go of what backward is done with."""
     if job.settings.recompute == "none" or not _trains(job):
         return "nothing is recomputed"
     return {"recompute.reentrant": False} if job.settings.recompute_reentrant else "the newer checkpoint runs already"

@@ -142,8 +142,8 @@ def _checkpointed_block(seat: Seat) -> BlockPass:
     """Forward keeps the input only; backward runs the block again, the gradient of its output alive beside it.
 
     Source: torch/utils/checkpoint.py. The non-reentrant kind starts when backward first asks for a saved tensor: what
-    the nodes before made is alive too. It stops where the last tensor is saved, before that operator runs. The reentrant
-    kind runs the whole block, and its output is a variable of the checkpoint's own backward.
+    the nodes before made is alive too. It stops where the last tensor is saved, before that operator runs. The
+    reentrant kind runs the whole block, and its output is a variable of the checkpoint's own backward.
     """
     quiet = new_tape(seat, records=False)
     _, since = _forward_block(quiet)
