@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.cases import run
+
 from vramcast.bench import bench
 
 TINY: dict[str, Any] = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from vramcast.errors import Refused, near, refuse
-from vramcast.models.fields import Fields
-from vramcast.models.layout import Blocks
+
+if TYPE_CHECKING:  # `check` imports this file, and needs neither
+    from vramcast.models.fields import Fields
+    from vramcast.models.layout import Blocks
 
 
 class Row(Protocol):
