@@ -83,7 +83,8 @@ def _parser() -> argparse.ArgumentParser:
 def _verb(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
     parser = verbs.add_parser(name, help=text, description=text)
     parser.add_argument("config", nargs="*", metavar="CONFIG", help="what you run with; - reads standard input")
-    parser.add_argument("--model", help="catalogue name, or a path to a config.json")
+    parser.add_argument("--model", help="catalogue name, a path to a config.json, or a Hub id (see --hub)")
+    parser.add_argument("--hub", action="store_true", help="fetch the config.json of an unknown model from the Hub")
     parser.add_argument("--gpu", help="card, as the catalogue or a driver names it; auto: the cards of this machine")
     parser.add_argument("--gpus", metavar="N", help="GPUs in all")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="see `vramcast list paths`")
@@ -123,8 +124,28 @@ def said(options: argparse.Namespace) -> Understanding:
         except Refused as refused:
             result = result + Understanding([], mistakes=refused.mistakes, misread=True)
     result = result + machine
+    if options.hub:
+        try:
+            _fetch_model(result)
+        except Refused as refused:  # said once: nobody looks for this model again
+            result.facts[:] = [fact for fact in result.facts if fact.path != "model"]
+            result = result + Understanding([], mistakes=refused.mistakes, misread=True)
     result.mistakes[:0] = mistakes.found
     return result
+
+
+def _fetch_model(question: Understanding) -> None:
+    """Bring the job's model into this machine's cache, unless it is known without."""
+    from vramcast.catalog.hub import fetch_config, is_hub_id
+    from vramcast.catalog.models import model_config
+
+    model = question.winners().get("model")
+    if model is None or not is_hub_id(str(model.value)):
+        return
+    try:
+        model_config(str(model.value))
+    except Refused:
+        fetch_config(str(model.value))
 
 
 def _this_machine() -> tuple[Fact, Understanding]:

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
+from vramcast.catalog.hub import cached_config
 from vramcast.catalog.userfile import read_bytes
 from vramcast.errors import near, refuse
 
 _START = b'{"id":"'
-_HELP = "give the path of its config.json instead; `vramcast list models` shows the catalogue"
+_HELP = "--hub fetches a Hub id; or give the path of its config.json; `vramcast list models` shows the catalogue"
 
 
 class ModelRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,7 +66,8 @@ def model_names() -> tuple[str, ...]:
 def model_config(name: str) -> ModelRow:
     """The model meant by a catalogue id, by the part of it after `/` (any case), or by a path.
 
-    A path is a config.json or a folder that holds one; it wins over a catalogue name, as it does in transformers.
+    A path is a config.json or a folder that holds one; it wins over a catalogue name, as it does in transformers. A Hub
+    id that is not in the catalogue is looked up in this machine's Hugging Face cache.
 
     Raises:
         Refused: unknown, ambiguous, or a file that is no model configuration.
@@ -82,6 +84,8 @@ def model_config(name: str) -> ModelRow:
         return msgspec.json.decode(lines[0], type=ModelRow)
     if os.path.isdir(name):
         raise refuse(f"{name} holds no config.json")
+    if path := cached_config(name):
+        return _from_file(path, name)
     raise refuse(f"unknown model {name!r}", near=_near(name), help=_HELP)
 
 
