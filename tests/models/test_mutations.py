@@ -19,14 +19,13 @@ ODD: list[Any] = [None, True, 0, -1, 7, 1.5, "x", "", [], [1], ["x"], [None, {}]
 
 
 def _mutants(config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(what was changed, the config): each field left out, and replaced by two of the odd values."""
+    """(what was changed, the config): each field left out, and replaced by an odd value, another one for every type."""
     for key, value in config.items():
         if key == "model_type":
             continue
         yield f"without {key}", {name: kept for name, kept in config.items() if name != key}
-        start = zlib.crc32(key.encode()) % len(ODD)
-        for odd in (ODD * 2)[start : start + 2]:
-            yield f"{key} = {odd!r}", {**config, key: odd}
+        odd = ODD[zlib.crc32(f"{config.get('model_type')} {key}".encode()) % len(ODD)]
+        yield f"{key} = {odd!r}", {**config, key: odd}
         if isinstance(value, dict):
             for what, changed in _mutants(value):
                 yield f"{key}: {what}", {**config, key: changed}
