@@ -7,7 +7,7 @@ from typing import Any
 from tests.random_jobs import said
 
 from vramcast.estimate import forecast
-from vramcast.types.result import EngineBytes, Forecast
+from vramcast.types.result import EngineBytes, Forecast, PhaseBytes
 
 Values = dict[str, Any]
 
@@ -33,3 +33,13 @@ def engine_of(answer: Forecast) -> EngineBytes:
     """The one engine of a job with one group."""
     (engine,) = answer.groups[0].engines
     return engine
+
+
+def phase_of(answer: Forecast, name: str) -> PhaseBytes:
+    """The first instant of a phase."""
+    return next(phase for phase in answer.groups[0].phases if phase.name == name)
+
+
+def terms_of(phase: PhaseBytes, role: str = "rollout") -> dict[str, int]:
+    """Term → bytes of one role."""
+    return {term.name: term.bytes for term in phase.terms if term.role == role}

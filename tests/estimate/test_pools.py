@@ -5,23 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.group_jobs import TRL, VERL, ask, engine_of
+from tests.group_jobs import TRL, VERL, ask, engine_of, phase_of, terms_of
 
 from vramcast.catalog.gpus import find_gpu
 from vramcast.catalog.models import model_config
-from vramcast.types.result import Forecast, PhaseBytes
+from vramcast.types.result import Forecast
 
 GIB = 1 << 30
 PARTS = ("engine.weights", "engine.activation", "engine.graphs", "engine.runtime")
 FRAMEWORKS = {"trl": TRL, "verl": VERL}
-
-
-def phase_of(answer: Forecast, name: str) -> PhaseBytes:
-    return next(phase for phase in answer.groups[0].phases if phase.name == name)
-
-
-def terms_of(phase: PhaseBytes, role: str = "rollout") -> dict[str, int]:
-    return {term.name: term.bytes for term in phase.terms if term.role == role}
 
 
 # --- its size ---------------------------------------------------------------------------------------------------------

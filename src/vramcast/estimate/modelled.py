@@ -153,7 +153,11 @@ def _uses_host(job: Settings) -> bool:
 def ineffective(asked: Mapping[str, Fact], settings: Settings) -> list[Ineffective]:
     """Values the user set that change nothing in this job."""
     changed = [(name, fact) for name, fact in asked.items() if fact.value != find(name)[1].default]
-    return [Ineffective(name, fact.value, why) for name, fact in changed if (why := without_effect(name, settings))]
+    found = [Ineffective(name, fact.value, why) for name, fact in changed if (why := without_effect(name, settings))]
+    length = asked.get("seq_len")
+    if settings.algorithm == "grpo" and length is not None and length.value != settings.seq_len:
+        found.append(Ineffective("seq_len", length.value, "a sequence is prompt_len + response_len"))
+    return found
 
 
 def without_effect(path: str, settings: Settings) -> str:
