@@ -37,9 +37,9 @@ def test_adapters_that_are_not_there_cannot_be_off() -> None:
 
 
 def test_no_share_is_free_on_a_card_that_training_fills() -> None:
-    """Without a shard the step alone is above an 80 GB card: weights, gradients, buckets, 2 moments of 14.2 GiB each."""
-    engine = engine_of(ask({**VERL, "shard": "none", "weights_dtype": "bf16"}))
     """Without a shard a step alone fills 80 GB: weights, gradients, buckets and two moments of 14.2 GiB each."""
+    engine = engine_of(ask({**VERL, "shard": "none", "weights_dtype": "bf16"}))
+    assert engine.fraction_high == 0
 
 
 def test_limits_of_the_engine_follow_the_card() -> None:
