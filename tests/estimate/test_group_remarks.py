@@ -22,6 +22,13 @@ def test_an_engine_that_cuts_sequences() -> None:
     assert not [text for text in ask({**TRL, "engine.max_len": 1536}).warnings if "engine.max_len" in text]
 
 
+def test_a_mini_batch_above_the_rollout() -> None:
+    assert "mini_batch = 64 is above prompts_per_step = 32: verl refuses that" in (
+        ask({**VERL, "prompts_per_step": 32}).warnings
+    )
+    assert not [text for text in ask(VERL).warnings if "mini_batch" in text]
+
+
 def test_a_group_of_one() -> None:
     text = "group = 1: a group of one response has no advantage to learn from"
     assert text in ask({**TRL, "group": 1}).warnings

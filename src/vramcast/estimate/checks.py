@@ -100,6 +100,9 @@ def _group_warnings(settings: Settings) -> Iterator[str]:
             f"engine.max_len = {settings.engine_max_len:,} is below prompt_len + response_len = {tokens:,}: "
             "longer sequences are cut or refused"
         )
+    prompts = settings.prompts_per_step
+    if settings.mini_batch and prompts and settings.mini_batch > prompts:
+        yield f"mini_batch = {settings.mini_batch:,} is above prompts_per_step = {prompts:,}: verl refuses that"
     if settings.group == 1 and settings.grpo_variant != "reinforce_pp":
         yield "group = 1: a group of one response has no advantage to learn from"
 
