@@ -40,8 +40,10 @@ $(BIN)/python:
 
 $(VENV)/.package: pyproject.toml | $(BIN)/python
 	$(PIP) install --editable .
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) install --editable '.[dev]'
+	@$(BIN)/python -m compileall -q src
 	@touch $@ $(VENV)/.package
