@@ -169,12 +169,19 @@ def test_shares_at_rest() -> None:
 @pytest.mark.parametrize(
     ("name", "cut", "error"),
     [
-        ("Qwen/Qwen2.5-7B", Cut(tp=8, etp=8), "tp = 8 does not divide the 28 units of self_attn.q_proj.weight"),
-        ("openai/gpt-oss-120b", Cut(ep=5), "ep = 5 does not divide the 128 units of mlp.experts.gate_up_proj"),
+        # 7, 14 and 28 divide the 28 heads, but not the 18,944 columns of the MLP or the 4 key heads
+        ("Qwen/Qwen2.5-7B", Cut(tp=8, etp=8),
+         "tp = 8 does not divide the 28 units of self_attn.q_proj.weight\n  allowed  1, 2, 4"),
+        ("openai/gpt-oss-120b", Cut(ep=5),
+         "ep = 5 does not divide the 128 units of mlp.experts.gate_up_proj\n"
+         "  allowed  1, 2, 4, 8, 16, 32, 64, 128"),
+        ("Qwen/Qwen2.5-7B", Cut(tp=3, pp=29),
+         "tp = 3 does not divide the 28 units of self_attn.q_proj.weight\n  allowed  1, 2, 4\n"
+         "error: pp = 29 is more than the 28 layers of Qwen/Qwen2.5-7B"),
         ("Qwen/Qwen2.5-7B", Cut(pp=29), "pp = 29 is more than the 28 layers of Qwen/Qwen2.5-7B"),
         ("Qwen/Qwen2.5-7B", Cut(pp=8, rule="even"), "pp = 8 does not divide the 28 layers of Qwen/Qwen2.5-7B"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_divide(name: str, cut: Cut, error: str) -> None:
     with pytest.raises(Refused) as refused:
         check_cut(layout_of(name), cut)

@@ -95,7 +95,9 @@ def test_a_users_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     [
         ([], "error: no model given\n  help  --model NAME, or a config that names one; `vramcast list models`"),
         (["--model", "Qwen/Qwen2.5-7B", "--set", "tp=8"],
-         "error: tp = 8 does not divide the 28 units of self_attn.q_proj.weight"),
+         "error: tp = 8 does not divide the 28 units of self_attn.q_proj.weight\n"
+         "  from     --set\n"
+         "  allowed  1, 2, 4"),
         (["--model", "Qwen/Qwen2.5-7B", "--set", "shard=zero3"],
          "error: shard = zero3 needs the number of ranks\n  help  --gpus N, or --set shard_size=N"),
         (["--model", "Qwen/Qwen2.5-7B", "--set", "shard=zero3", "--gpus", "8", "--set", "tp=2"],

@@ -7,13 +7,13 @@ Sources: vLLM 0.33 `distributed/utils.py` get_pp_indices (pipeline stages), `lay
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from vramcast.errors import refuse
+from vramcast.errors import Mistakes
 from vramcast.models.layout import Blocks, Kind, Layout, Piece, Weight
 from vramcast.num import Size, shard, total, up_to
 
@@ -85,28 +85,52 @@ def spread(cut: Cut, weight: Weight) -> Size:
     return cut.ep * cut.etp if is_expert(weight) else cut.tp
 
 
-def check_cut(layout: Layout, cut: Cut) -> None:
-    """Refuse what no framework does: heads, widths or experts that do not divide, more stages than layers."""
-    for block in layout.blocks:
-        for weight in block.weights:
-            for piece in (piece for one in weight.axes for piece in one.pieces):
-                _check_piece(piece, cut, weight)
+def check_cut(layout: Layout, cut: Cut, origins: Mapping[str, str] | None = None) -> None:
+    """Refuse what no framework does: heads, widths or experts that do not divide, more stages than layers.
+
+    `origins` says where tp, ep, etp and pp were set.
+
+    Raises:
+        Refused: with every number of ranks that does not divide the model.
+    """
+    said, mistakes = origins or {}, Mistakes()
+    for name, ranks in (("tp", cut.tp), ("ep", cut.ep), ("etp", cut.etp)):
+        pieces: dict[Piece, str] = {}
+        for weight, piece in _pieces(layout):
+            if _cutter(piece, weight) == name:
+                pieces.setdefault(piece, weight.name)
+        piece = next((piece for piece in pieces if not _divides(piece, ranks)), None)
+        if piece is not None:
+            allowed = [count for count in range(1, piece.count + 1) if all(_divides(one, count) for one in pieces)]
+            mistakes.add(
+                f"{name} = {ranks} does not divide the {piece.count} units of {pieces[piece]}",
+                **{"from": said.get(name, ""), "allowed": ", ".join(map(str, allowed))},
+            )
     layers = len(layout.layers())
     if cut.pp > layers:
-        raise refuse(f"pp = {cut.pp} is more than the {layers} layers of {layout.name}")
-    if cut.rule == "even" and layers % cut.pp:
-        raise refuse(f"pp = {cut.pp} does not divide the {layers} layers of {layout.name}")
+        mistakes.add(f"pp = {cut.pp} is more than the {layers} layers of {layout.name}", **{"from": said.get("pp", "")})
+    elif cut.rule == "even" and layers % cut.pp:
+        mistakes.add(f"pp = {cut.pp} does not divide the {layers} layers of {layout.name}")
+    mistakes.done()
 
 
-def _check_piece(piece: Piece, cut: Cut, weight: Weight) -> None:
-    expert = is_expert(weight)
-    ranks = cut.ranks(piece.kind, expert)
-    if piece.kind in ("", "vocab") or piece.count % ranks == 0:
-        return
-    if piece.kind == "kv" and ranks > piece.count and ranks % piece.count == 0:
-        return
-    name = "ep" if piece.kind == "expert" else "etp" if expert else "tp"
-    raise refuse(f"{name} = {ranks} does not divide the {piece.count} units of {weight.name}")
+def _pieces(layout: Layout) -> Iterator[tuple[Weight, Piece]]:
+    for block in layout.blocks:
+        for weight in block.weights:
+            yield from ((weight, piece) for one in weight.axes for piece in one.pieces)
+
+
+def _cutter(piece: Piece, weight: Weight) -> str:
+    """Which ranks cut a piece; the vocabulary is padded, so everything divides it."""
+    if piece.kind in ("", "vocab"):
+        return ""
+    return "ep" if piece.kind == "expert" else "etp" if is_expert(weight) else "tp"
+
+
+def _divides(piece: Piece, ranks: Size) -> bool:
+    """Ranks get equal shares; of key heads there may be fewer than ranks, which then share one."""
+    repeats = piece.kind == "kv" and ranks > piece.count and ranks % piece.count == 0
+    return piece.count % ranks == 0 or repeats
 
 
 def stages(layers: int, pp: int, rule: Rule = "vllm") -> list[range]:

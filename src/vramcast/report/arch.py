@@ -83,7 +83,7 @@ def arch_report(said: Understanding) -> ArchReport:
     row = model_config(name)
     layout = build_layout(row.id, row.config, row.where)
     cut, told = _cut(asked)
-    check_cut(layout, cut)
+    check_cut(layout, cut, {path: str(asked[path].origin) for path in _CUTS if path in asked})
     return ArchReport(
         schema=SCHEMA,
         model=row.id,
