@@ -177,8 +177,8 @@ def test_shares_at_rest() -> None:
          "  allowed  1, 2, 4, 8, 16, 32, 64, 128"),
         ("Qwen/Qwen2.5-7B", Cut(tp=3, pp=29),
          "tp = 3 does not divide the 28 units of self_attn.q_proj.weight\n  allowed  1, 2, 4\n"
-         "error: pp = 29 is more than the 28 layers of Qwen/Qwen2.5-7B"),
-        ("Qwen/Qwen2.5-7B", Cut(pp=29), "pp = 29 is more than the 28 layers of Qwen/Qwen2.5-7B"),
+         "error: pp = 29 is more than the 28 layers of Qwen/Qwen2.5-7B\n  allowed  1 to 28"),
+        ("Qwen/Qwen2.5-7B", Cut(pp=29), "pp = 29 is more than the 28 layers of Qwen/Qwen2.5-7B\n  allowed  1 to 28"),
         ("Qwen/Qwen2.5-7B", Cut(pp=8, rule="even"), "pp = 8 does not divide the 28 layers of Qwen/Qwen2.5-7B"),
     ],
 )  # fmt: skip

@@ -108,7 +108,10 @@ def check_cut(layout: Layout, cut: Cut, origins: Mapping[str, str] | None = None
             )
     layers = len(layout.layers())
     if cut.pp > layers:
-        mistakes.add(f"pp = {cut.pp} is more than the {layers} layers of {layout.name}", **{"from": said.get("pp", "")})
+        mistakes.add(
+            f"pp = {cut.pp} is more than the {layers} layers of {layout.name}",
+            **{"from": said.get("pp", ""), "allowed": f"1 to {layers}"},
+        )
     elif cut.rule == "even" and layers % cut.pp:
         mistakes.add(f"pp = {cut.pp} does not divide the {layers} layers of {layout.name}")
     mistakes.done()
