@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import structs
 from tests.group_jobs import TRL, VERL, Values
 from tests.random_jobs import said
 
 from vramcast.estimate import edited, forecast, resolve
 from vramcast.levers import LEVERS, Pulled, pull, pull_all
+from vramcast.report.text import show
 from vramcast.types.result import Forecast
 
 SFT: Values = {
@@ -167,7 +169,7 @@ def test_a_lever_that_no_key_says_is_not_pulled(job: Values, why: str) -> None:
 # --- there is always one ----------------------------------------------------------------------------------------------
 
 _LORA: Values = {"tuning": "lora", "lora.rank": 1}
-VARIED: list[Any] = [
+VARIED: list[Values] = [
     SFT,
     {**SFT, "micro_batch": 1, "seq_len": 1},
     {**SFT, "weights_dtype": "fp32"},
@@ -178,12 +180,6 @@ VARIED: list[Any] = [
     {**SFT, "gpus": 8, "shard": "fsdp2"},
     {**SFT, "gpus": 8, "shard": "fsdp1", "wrap": "none"},
     {**SFT, **_LORA},
-    pytest.param(
-        {**SFT, **_LORA, "micro_batch": 1, "seq_len": 1, "allocator": "expandable_segments:True"},
-        marks=pytest.mark.xfail(
-            strict=True, reason="only a smaller base would help, and quantisation is not modelled yet"
-        ),
-    ),
     {**SFT, "algorithm": "pretrain", "framework": "transformers==5.24.0"},
     INFERENCE,
     {**INFERENCE, "micro_batch": 1},
@@ -206,6 +202,22 @@ def test_there_is_always_a_lever(job: Values) -> None:
     assert levers
     if answer.verdict == "fits":
         assert levers[0].saves_bytes > 0
+
+
+def test_only_a_smaller_base_would_help_the_smallest_job() -> None:
+    """One token, adapters of rank 1: what is left is the frozen base, and nothing that makes it smaller is modelled.
+    Every other lever says why it does not help."""
+    job = {**SFT, **_LORA, "micro_batch": 1, "seq_len": 1, "allocator": "expandable_segments:True"}
+    answer = forecast(said(job))
+    found = pull_all(said(job), answer)
+    helping = pull(said(job), answer)
+    assert helping == []
+    assert [one.lever.name for one in found if "quant.kind = nf4 is not modelled yet" in one.why] == ["quantisation"]
+    assert all(one.why for one in found if one.result is None)
+    assert all(one.result.saves_bytes <= 0 for one in found if one.result is not None)
+    assert "nothing that is modelled lowers the peak: `vramcast levers` says why" in show(
+        structs.replace(answer, levers=helping)
+    )
 
 
 def test_a_job_that_does_not_fit_is_offered_what_makes_it_fit_first() -> None:

@@ -39,7 +39,7 @@ def test_inputs_and_gradients_of_finished_blocks_stay() -> None:
 
 
 def test_only_fsdp1_with_frozen_blocks_and_leaves_holds_them() -> None:
-    for edit in ("recompute.reentrant=false", "shard=fsdp2", "tuning=full", "recompute=none", "gpus=1"):
+    for edit in ("recompute.reentrant=false", "shard=fsdp2", "tuning=full", "recompute=none", "gpus=1", "wrap=none"):
         assert held(check(*JOB, "--set", "recompute.reentrant=true", "--set", edit)) == {}, edit
 
 

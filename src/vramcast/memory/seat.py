@@ -145,7 +145,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     @property
     def holds_inputs(self) -> bool:
         """FSDP 1 reshards frozen blocks by a hook on their inputs; see `fsdp.held_inputs`."""
-        return self.shard == "fsdp1" and self.tuning == "lora" and self.recompute == "full" and self.reentrant
+        frozen_units = self.shard == "fsdp1" and self.tuning == "lora" and not self.whole_unit
+        return frozen_units and self.recompute == "full" and self.reentrant
 
     @property
     def keeps_gradients(self) -> bool:

@@ -137,10 +137,11 @@ def _wrapped(line: str) -> Iterator[str]:
 
 
 def _lever(answer: Forecast) -> Iterator[str]:
+    yield "change first"
     if not answer.levers:
+        yield "  nothing that is modelled lowers the peak: `vramcast levers` says why"
         return
     best = answer.levers[0]
-    yield "change first"
     yield f"  {edits(best)}  ({best.price})"
     outcome = f": {_WORDS[best.verdict].lower()}" if best.verdict else ""
     yield f"  peak {gib(best.peak_bytes)}, saves {gib(best.saves_bytes)}{outcome}"

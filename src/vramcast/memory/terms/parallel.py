@@ -72,7 +72,8 @@ def fsdp_held_inputs(seat: Seat) -> Size:
     The weights of a block under adapters are frozen, so FSDP 1 frees what it gathered by a hook on the block's inputs.
     The hook refers to the input's own gradient node, a circle that lasts until backward ends. Under reentrant recompute
     the input is a leaf: it stays, and its gradient with it. With long sequences that is more than the logits.
-    `recompute.reentrant=false` or FSDP 2 does without.
+    `recompute.reentrant=false` or FSDP 2 does without. Where the whole model is one unit its inputs are ids, which have
+    no gradient, and nothing is held.
     """
     layers, hidden = seat.arch.dims.layers, end_pass(seat).hidden
     if seat.instant == "embedding":  # all inputs; the gradient of the first is what the embedding gets
