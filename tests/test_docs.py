@@ -267,6 +267,19 @@ WEIGHTS = {
     "LoRA on bf16, bf16 autocast": {"weights_dtype": "bf16", "autocast": "true", "tuning": "lora"},
     "LoRA on fp32, bf16 autocast": {"weights_dtype": "fp32", "autocast": "true", "tuning": "lora"},
 }
+PACKED = {"nf4": {"quant.kind": "nf4"}, "nf4 double": {"quant.kind": "nf4", "quant.double": "true"},
+          "int8": {"quant.kind": "int8"}}  # fmt: skip
+PREPARED = {"weights_dtype": "bf16", "quant.rest_dtype": "fp32", "lora.dtype": "fp32"}
+WEIGHTS |= {
+    f"QLoRA, {kind} from {rest}": {**packed, **how, "tuning": "qlora"}
+    for kind, packed in PACKED.items()
+    for rest, how in {
+        "bf16, bf16 autocast": {"weights_dtype": "bf16", "autocast": "true", "lora.dtype": "bf16"},
+        "fp32, bf16 autocast": {"weights_dtype": "fp32", "autocast": "true", "lora.dtype": "bf16"},
+        "bf16, the rest in fp32, bf16 autocast": {**PREPARED, "autocast": "true"},
+        "bf16, the rest in fp32": {**PREPARED, "autocast": "false"},
+    }.items()
+}
 COMMON = {
     "algorithm": "sft",
     "framework": "trl==1.16.0",
@@ -279,11 +292,11 @@ COMMON = {
     "lora.targets": "all-linear",
     "lora.dropout": "0.05",
 }
-NOT_TRACED = ("weights", "adapters", "optimizer.state", "cublas.workspace")
+NOT_TRACED = ("weights", "adapters", "optimizer.state", "cublas.workspace", "allocator.rounding")
 
 
 def _rows(text: str) -> list[tuple[str, ...]]:
-    lines = [line for line in text.splitlines() if re.match(r"\| (bf16|fp32|LoRA)", line)]
+    lines = [line for line in text.splitlines() if re.match(r"\| (bf16|fp32|LoRA|QLoRA)", line)]
     return [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
 
 
@@ -308,6 +321,7 @@ def _peaks(setting: str, batch: str, model: str) -> tuple[str, str]:
         "seq_len": tokens,
         "loss": "fused" if head == "fused head" else "full",
         "recompute": "full" if setting.endswith("recompute") else "none",
+        "recompute.reentrant": "true" if setting.endswith("reentrant recompute") else "false",
     }
     origin = Origin("test")
     facts = [Fact(path, check_value(path, raw, origin), origin) for path, raw in values.items()]
@@ -331,7 +345,7 @@ def test_traces(setting: str, batch: str, recorded: tuple[str, ...], three_layer
 
 def test_what_is_said_about_the_traces() -> None:
     rows = _rows(TRACES)
-    assert len({row[:2] for row in rows}) == len(rows) == 48
+    assert len({row[:2] for row in rows}) == len(rows) == 116
     assert all(f"{len(rows)} settings" in text for text in (README, TRACES))
     off = [max(abs(float(row[at + 1]) / float(row[at]) - 1) for at in (2, 4)) for row in rows]
     assert max(off) < 0.00006, "README: within 0.006 %"

@@ -61,17 +61,19 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--term", metavar="NAME", help="one term; without a job, its page of the manual")
     explain.add_argument("--phase", metavar="NAME", help="another phase than the peak's")
     explain.add_argument(
-        "--arch", action="store_true", help="the model's blocks, exact parameters, and one rank's share"
+        "--arch", action="store_true", help="the model's blocks, weights, cache and adapters, and one rank's share"
     )
+    explain.add_argument("--adapter", metavar="FILE", help="with --arch: a PEFT adapter_config.json, or its folder")
     _formats(explain)
     read = _verb(verbs, "read", _read, "the job as understood, with origins")
     _formats(read)
     read.add_argument("--job", choices=("toml", "yaml", "json"), help="print a job file instead")
     benching = verbs.add_parser("bench", help="predicted against measured: the catalogue, or rows of files")
     benching.add_argument(
-        "files", nargs="*", metavar="FILE", help="one row a line (JSON lines); without: the catalogue"
+        "files", nargs="*", metavar="FILE", help="rows as JSON lines, or a folder of them; without: the catalogue"
     )
     _formats(benching)
+    benching.add_argument("--markdown", action="store_true", help="print a table of the errors")
     benching.set_defaults(run=_bench)
     listing = verbs.add_parser("list", help="what the catalogue and the memory model know")
     listing.add_argument("what", choices=_LISTS)
@@ -232,11 +234,12 @@ def _check_articles(options: argparse.Namespace, question: Understanding) -> int
 
 
 def _explain_arch(options: argparse.Namespace) -> int:
-    from vramcast.report.arch import arch_report, show_arch
+    from vramcast.report.arch import arch_report
+    from vramcast.report.arch_text import show_arch
 
     question = said(options)
     Mistakes(question.mistakes).done()
-    report = arch_report(question)
+    report = arch_report(question, options.adapter)
     if options.json:
         _print_json(report)
     else:
@@ -297,13 +300,13 @@ def _read(options: argparse.Namespace) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     from vramcast.bench import bench
-    from vramcast.report.bench import show_bench
+    from vramcast.report.bench import markdown_bench, show_bench
 
     answer = bench(options.files)
     if options.json:
         _print_json(answer)
     else:
-        print(show_bench(answer))
+        print(markdown_bench(answer) if options.markdown else show_bench(answer))
     return 0 if answer.holds else 1
 
 

@@ -125,6 +125,24 @@ def tabulate(function: Callable[[int], int], size: Size) -> Size:
     return Named(value, f"{name}({size.formula})", f"{name}({size.figures})", size.parts)
 
 
+def gather(function: Callable[[tuple[int, ...]], int], sizes: Iterable[Size]) -> Size:
+    """An integer function of many sizes together (tensors placed into segments), applied in every reading."""
+    listed = list(sizes)
+    if any(_is_array(size) for size in listed):
+        import numpy
+
+        grids: Any = numpy.broadcast_arrays(*listed)
+        rows: Any = numpy.stack(grids, -1).reshape(-1, len(grids))
+        table: Any = numpy.array([function(tuple(map(int, row))) for row in rows])
+        return table.reshape(grids[0].shape)
+    value = function(tuple(int(size) for size in listed))
+    named = [size for size in listed if isinstance(size, Named)]
+    if not named:
+        return value
+    name = function.__name__.strip("_").replace("_", " ")
+    return Named(value, f"{name} of {len(listed)} sizes", f"{value:,}", _parts(*named))
+
+
 def let(name: str, size: Size) -> Size:
     """Name a level: above it the text shows `name`, and `explain` drills down to what `size` was made of."""
     if not isinstance(size, Named):

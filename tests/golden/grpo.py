@@ -38,7 +38,9 @@ def assert_group(answer: dict[str, Any], expected: dict[Instant, dict[str, int]]
              phases(answer).items()}  # fmt: skip
     assert list(found) == list(expected)
     for instant, by_hand in expected.items():
-        assert found[instant] == {name: size for name, size in by_hand.items() if size}, instant
+        assert {name: size for name, size in found[instant].items() if size} == {
+            name: size for name, size in by_hand.items() if size
+        }, instant
         assert phases(answer)[instant]["bytes"] == sum(by_hand.values()), instant
 
 

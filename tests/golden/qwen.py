@@ -41,6 +41,37 @@ def slack(size: int) -> int:
     return (step - size % step) % step
 
 
+ROUNDING_BF16 = 2 * MIB // 2 + 28 * 3 * MIB // 2
+"""what counts as allocated behind bf16 weights: half a MiB behind embedding, head and each MLP matrix. Behind q and o
+it is 1.5 MiB, more than 1, and split off."""
+
+
+# Keys and values of 3.5 MiB share segments of 20 MiB, five in each: 12 segments for 56 of them. All vectors together
+# (28 x 11,776 numbers and the last norm's 3584) are in one small segment of 2 MiB.
+SHARED_BF16 = 12 * 20 * MIB - 56 * 7 * MIB // 2 + 2 * MIB - 2 * (28 * 11_776 + 3584)
+SHARED_FP32 = 28 * 20 * MIB - 56 * 7 * MIB + 2 * MIB - 4 * (28 * 11_776 + 3584)
+"""free ends of the segments that smaller weights share; in fp32 two of 7 MiB are in a segment"""
+assert SHARED_BF16 == 44 * MIB + 1_430_528
+assert SHARED_FP32 == 168 * MIB + 763_904
+
+
+def remainders(slack: int, rounding: int = 0, shared: int = 0) -> dict[str, int]:
+    """`slack` behind all large tensors that stay, of which `rounding` counts as allocated: up to 512 bytes behind each,
+    and up to 1 MiB behind a weight that was loaded into a segment of its own. `shared`: ends of segments that smaller
+    weights share."""
+    return {"allocator.rounding": rounding, "allocator.cached": slack - rounding + shared}
+
+
+def remainders_bf16(slack: int) -> dict[str, int]:
+    """`remainders` of whole bf16 weights and of what comes later."""
+    return remainders(slack, ROUNDING_BF16, SHARED_BF16)
+
+
+def remainders_fp32(slack: int) -> dict[str, int]:
+    """The same in fp32: behind every large weight there is 1 MiB."""
+    return remainders(slack, weights_slack(4), SHARED_FP32)
+
+
 def weights_slack(size_of_number: int) -> int:
     """`slack` of one copy of all parameters: every tensor is an allocation of its own."""
     layer = [Q_PROJ, K_PROJ, K_PROJ, 3584, 512, 512, O_PROJ, GATE_PROJ, GATE_PROJ, GATE_PROJ, 3584, 3584]

@@ -23,7 +23,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.golden.grpo import CONTEXT, GRAPHS, NCCL, RUNTIME, TOTAL, WORKSPACE, ask, assert_group, states
-from tests.golden.qwen import EMBEDDING, LAYER, MIB, PARAMS, slack
+from tests.golden.qwen import EMBEDDING, LAYER, MIB, PARAMS, remainders, slack
 from tests.jobs import phases
 
 CARDS = ("--gpu", "h100-sxm-80gb", "--gpus", "8")
@@ -48,6 +48,9 @@ assert ROOT % 8 == LAYER % 8 == 0
 # Shards are allocations of their own: the root's of 136,249,792 numbers, 28 of 29,132,224.
 SHARD_SLACK = slack(136_249_792 * 4) + 28 * slack(29_132_224 * 4)
 assert SHARD_SLACK == 260_352 + 28 * 911_616 == 25_785_600
+# Both sizes are 256 bytes above a multiple of 512. Shards are cut from what was loaded, so more is no page's.
+SHARD_PAGES = 29 * 256
+assert 136_249_792 * 4 % 512 == 29_132_224 * 4 % 512 == 256
 
 
 def test_engine() -> None:
@@ -163,14 +166,14 @@ def test_every_phase() -> None:
         """A step with `moments` bytes of optimizer state, and remainders behind `copies` tensors of every shard."""
         when = "steady" if moments else "first"
         resting = {"weights": weights, "optimizer.state": moments, "cuda.context": CONTEXT, "nccl": NCCL,
-                   "allocator.cached": copies * SHARD_SLACK}  # fmt: skip
+                   **remainders(copies * SHARD_SLACK, copies * SHARD_PAGES)}  # fmt: skip
         workspace = 2 * WORKSPACE if moments else 0  # nothing was computed before the first score
         scoring = {**resting, **asleep, "cublas.workspace": workspace or WORKSPACE}
         inputs = {"inputs": 2 * IDS + TABLES}
         streamed = {f"{name} (reference)": size for name, size in inputs.items()}
         # Learning: reduced gradients of the micro-batches before are there, in fp32.
         learning = {**scoring, "gradients": gradients, "inputs": IDS + TABLES,
-                    "allocator.cached": (copies + 1) * SHARD_SLACK}  # fmt: skip
+                    **remainders((copies + 1) * SHARD_SLACK, (copies + 1) * SHARD_PAGES)}  # fmt: skip
         backward = {**learning, "cublas.workspace": 2 * WORKSPACE}
         return {
             ("sync", "weights", when): {**resting, **updated, **sync, "cublas.workspace": workspace},
@@ -216,12 +219,12 @@ def test_every_phase() -> None:
             # foreach AdamW takes the square root of all variances at once: a fourth copy of the shard.
             ("step", "update", when): {
                 **backward, "inputs": 0, "optimizer.state": states_bytes, "optimizer.step": SHARD * 4,
-                "allocator.cached": 4 * SHARD_SLACK,
+                **remainders(4 * SHARD_SLACK, 4 * SHARD_PAGES),
             },
         }  # fmt: skip
 
     answer = ask(EXAMPLE, *CARDS)
-    loaded = {"weights": weights, "cuda.context": CONTEXT, "nccl": NCCL, "allocator.cached": SHARD_SLACK}
+    loaded = {"weights": weights, "cuda.context": CONTEXT, "nccl": NCCL, **remainders(SHARD_SLACK, SHARD_PAGES)}
     assert_group(
         answer,
         {

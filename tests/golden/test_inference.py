@@ -4,7 +4,7 @@ bf16. The prompt is read in one pass, then tokens come one by one."""
 from __future__ import annotations
 
 from tests.golden.compare import assert_phases
-from tests.golden.qwen import CONTEXT, MIB, PARAMS, WORKSPACE
+from tests.golden.qwen import CONTEXT, MIB, PARAMS, WORKSPACE, remainders_bf16
 from tests.jobs import check, settings
 
 JOB = settings(algorithm="inference", framework="transformers==5.24.0", seq_len=4096, micro_batch=16,
@@ -52,7 +52,7 @@ def test_inference() -> None:
     grow = 16 * 4095 * (4 * 128 * 2)
     assert grow == 67_092_480
 
-    always = {"weights": weights, "cuda.context": CONTEXT, "allocator.cached": slack}
+    always = {"weights": weights, "cuda.context": CONTEXT, **remainders_bf16(slack)}
     running = {**always, "cublas.workspace": WORKSPACE, "kv_cache": kv_cache}
     answer = check("--model", "Qwen/Qwen2.5-7B", "--gpu", "a100-sxm-80gb", *JOB)
     assert_phases(

@@ -17,11 +17,15 @@ from vramcast.types.result import PhaseBytes
 
 RUNS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "runs.json").read_text(encoding="utf-8"))
 LIMIT = 0.0025
-"""Relative. What is left has a cause: PyTorch counts unusable remainders of a segment (up to 1 MiB a block) as
-allocated, which the forecast keeps in `allocator.cached`."""
+"""Relative."""
 WIDER = {
-    # hidden 960: most tensors are between 1 and 10 MiB and share segments of 20 MiB, so many remainders are left
-    "t4-2026-09-15-flash-none-fp16-adamw-r32-ckpt-HuggingFaceTB_SmolLM2-360M-bs1-seq4096": 0.011,
+    # hidden 960: most tensors are between 1 and 10 MiB, and so are the working tensors, whose remainders are left out
+    "t4-2026-09-15-flash-none-fp16-adamw-r32-ckpt-HuggingFaceTB_SmolLM2-360M-bs1-seq4096": 0.006,
+    # 4-bit weights are packed one by one while 16-bit ones are staged: what remains of their segments differs from run
+    # to run (the same job loads with 1071 to 1078 MiB) and is left out
+    "t4-2026-09-15-flash-nf4-fp16-adamw-r32-ckpt-TinyLlama_TinyLlama-1.1B-Chat-v1.0-bs2-seq2048": 0.007,
+    "t4-2026-09-16-flash-nf4-fp16-adamw-r32-ckpt-TinyLlama_TinyLlama-1.1B-Chat-v1.0-bs12-seq1024": 0.004,
+    "t4-2026-09-15-flash-nf4-fp16-adamw-r32-ckpt-Qwen_Qwen2.5-1.5B-Instruct-bs2-seq1024": 0.004,
     # FSDP1's own buffers are a derived term
     "fms-gran-powerlm-3b-full-hf-bs4-2g": 0.007,
     "fms-gran-powerlm-3b-full-hf-bs2-2g": 0.004,

@@ -21,7 +21,9 @@ TOLERANCE = 0.0003
 """The trace counts some bytes that the formulas leave out: the id sort of the embedding's backward, which a GPU skips
 for short inputs, and scalars."""
 
-NOT_ABOVE_THE_WEIGHTS = {"weights", "adapters", "cuda.context", "cublas.workspace", "allocator.cached"}
+NOT_ABOVE_THE_WEIGHTS = {
+    "weights", "adapters", "cuda.context", "cublas.workspace", "allocator.cached", "allocator.rounding"
+}  # fmt: skip
 QWEN2 = {
     "model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 3, "num_attention_heads": 28,
     "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False,

@@ -1,62 +1,67 @@
-"""Predicted beside measured: every reading of the rows of a file, and what the package says about it."""
+"""Predicted beside measured: every reading of the rows of files, and what the package says about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 
 from vramcast.bench.catalogue import read_model
-from vramcast.bench.reading import Bench, Reading, Summary, is_exact
-from vramcast.bench.rows import Row, catalogue_rows, file_rows
+from vramcast.bench.reading import Bench, Limit, Reading, Summary, is_exact
+from vramcast.bench.rows import Row, catalogue_rows, file_rows, files_of, limits_of
+from vramcast.bench.runs import read_run
 
-__all__ = ["Bench", "Reading", "Summary", "bench", "is_exact"]
+__all__ = ["Bench", "Limit", "Reading", "Summary", "bench", "is_exact"]
 
-_NOT_YET = "runs are not compared yet, only the parameters of models"
+_EXACT = "params"
+"""the quantity that must be exact where no limit is given"""
 
 
-def bench(files: Sequence[str]) -> Bench:
-    """Compare all readings of the files; of the package's own catalogue if there are none.
+def bench(paths: Sequence[str]) -> Bench:
+    """Compare all readings of files and folders; of the package's own catalogue if there are none.
 
     A file has one JSON object a line: a model in the catalogue's format (`id`, `params_exact`, `config`), or a run with
-    `readings`. Every reading is answered: predicted, or skipped with the reason.
+    `readings`. Every reading is answered: predicted, or skipped with the reason. A folder means its `*.jsonl` files,
+    and its `limits.json` what they must stay within.
 
     Raises:
         Refused: a file that cannot be read, with every line that is no row.
     """
-    rows = [row for file in files for row in file_rows(file)] if files else catalogue_rows()
+    rows = [row for file in files_of(paths) for row in file_rows(file)] if paths else catalogue_rows()
     readings = [reading for row in rows for reading in _readings(row)]
-    return Bench(rows=readings, summary=list(_summaries(readings)))
+    return Bench(rows=readings, summary=list(_summaries(readings, limits_of(paths))))
 
 
 def _readings(row: Row) -> Iterable[Reading]:
-    if row.readings is None:
-        yield read_model(row)
-        return
-    for reading in row.readings:
-        yield Reading(
-            id=row.id,
-            stack=row.stack,
-            tuning=row.tuning,
-            quantity=str(reading.get("quantity", "")),
-            phase=reading.get("phase"),
-            at=reading.get("at"),
-            unit=str(reading.get("unit", "")),
-            score=str(reading.get("score", "")),
-            measured=reading.get("value"),
-            gold=row.gold,
-            confidence=row.confidence,
-            skipped_reason=_NOT_YET,
-        )
+    return [read_model(row)] if row.readings is None else read_run(row)
 
 
-def _summaries(readings: Sequence[Reading]) -> Iterable[Summary]:
-    for quantity in dict.fromkeys(reading.quantity for reading in readings):
+def _summaries(readings: Sequence[Reading], limits: Mapping[str, Limit]) -> Iterable[Summary]:
+    for quantity in dict.fromkeys([*(reading.quantity for reading in readings), *limits]):
         found = [reading for reading in readings if reading.quantity == quantity]
-        compared = [reading for reading in found if not reading.skipped_reason]
-        exact = sum(is_exact(reading) for reading in compared)
-        yield Summary(
-            quantity=quantity,
-            readings=len(found),
-            exact=exact,
-            wrong=len(compared) - exact,
-            skipped=len(found) - len(compared),
-        )
+        yield _summary(quantity, found, limits.get(quantity))
+
+
+def _summary(quantity: str, found: Sequence[Reading], limit: Limit | None) -> Summary:
+    compared = [reading for reading in found if not reading.skipped_reason]
+    exact = sum(is_exact(reading) for reading in compared)
+    errors = [abs(reading.error) for reading in compared if reading.error is not None]
+    wrong = len(compared) - exact
+    return Summary(
+        quantity=quantity,
+        readings=len(found),
+        exact=exact,
+        wrong=wrong,
+        skipped=len(found) - len(compared),
+        median_error=median(errors) if errors else None,
+        worst_error=max(errors, default=None),
+        limit=limit,
+        holds=_holds(compared, limit) if limit is not None else quantity != _EXACT or not wrong,
+    )
+
+
+def _holds(compared: Sequence[Reading], limit: Limit) -> bool:
+    """Nothing to compare breaks a limit. The worst is of readings whose disagreement is not explained."""
+    errors = [abs(reading.error) for reading in compared if reading.error is not None]
+    open_errors = [abs(one.error) for one in compared if one.error is not None and one.known_reason is None]
+    within = limit.median is None or (bool(errors) and median(errors) <= limit.median)
+    return within and (limit.worst is None or (bool(errors) and max(open_errors, default=0) <= limit.worst))

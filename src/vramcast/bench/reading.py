@@ -28,6 +28,21 @@ class Reading(Struct, frozen=True, kw_only=True):
     gold: bool = False
     confidence: str | None = None
     skipped_reason: str | None = None
+    known_reason: str | None = None
+    """why the two differ, where that was found out: such a reading breaks no limit"""
+
+    @property
+    def error(self) -> float | None:
+        """Relative; None where nothing was predicted."""
+        compared = self.predicted is not None and not self.skipped_reason and bool(self.measured)
+        return self.predicted / self.measured - 1 if compared and self.predicted is not None else None
+
+
+class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the readings of a quantity must stay within, relative. Limits only tighten."""
+
+    median: float | None = None
+    worst: float | None = None
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -38,6 +53,12 @@ class Summary(Struct, frozen=True, kw_only=True):
     exact: int
     wrong: int
     skipped: int
+    median_error: float | None
+    """of the absolute relative errors"""
+    worst_error: float | None
+    limit: Limit | None = None
+    holds: bool = True
+    """within its limit; without one, parameters must be exact"""
 
 
 class Bench(Struct, frozen=True, kw_only=True):
@@ -49,8 +70,7 @@ class Bench(Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Nothing is wrong: what is counted has to be exact."""
-        return all(summary.wrong == 0 for summary in self.summary)
+        return all(summary.holds for summary in self.summary)
 
 
 def is_exact(reading: Reading) -> bool:

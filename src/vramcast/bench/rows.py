@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import glob
+import os
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
+from vramcast.bench.reading import Limit
 from vramcast.catalog.models import model_config, model_names
 from vramcast.catalog.userfile import read_bytes
-from vramcast.errors import Mistakes
+from vramcast.errors import Mistakes, refuse
 
 _LIMIT_BYTES = 64 * 10**6
 
@@ -22,6 +25,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     params_exact: int | None = None
     config: dict[str, Any] | None = None
     readings: list[dict[str, Any]] | None = None
+    job: dict[str, Any] | None = None
+    """the run in our own paths; without it, `fields` describe it"""
+    counter: str | None = None
+    """which of PyTorch's counters an allocated peak was read from: peak or current"""
+    skip: str | None = None
+    """why no reading of the run can be predicted"""
+    fields: dict[str, Any] = {}
+    """the whole line"""
     stack: str = "catalogue"
     tuning: str | None = None
     gold: bool = False
@@ -32,6 +43,37 @@ def catalogue_rows() -> list[Row]:
     """The package's own models, with the number of parameters that was counted on the real class."""
     found = [model_config(name) for name in model_names()]
     return [Row(id=row.id, where=row.where, params_exact=row.params, config=row.config) for row in found]
+
+
+_LIMITS = "limits.json"
+
+
+def files_of(paths: Iterable[str]) -> list[str]:
+    """The files, and of folders the `*.jsonl` files by name."""
+    found: list[str] = []
+    for path in paths:
+        inside = sorted(glob.glob(os.path.join(glob.escape(path), "*.jsonl"))) if os.path.isdir(path) else [path]
+        if not inside:
+            raise refuse(f"{path} holds no *.jsonl file")
+        found += inside
+    return found
+
+
+def limits_of(paths: Iterable[str]) -> dict[str, Limit]:
+    """quantity -> limit, of the folders' `limits.json`.
+
+    Raises:
+        Refused: a file that is no table of limits.
+    """
+    found: dict[str, Limit] = {}
+    for path in paths:
+        file = os.path.join(path, _LIMITS)
+        if os.path.isfile(file):
+            try:
+                found |= msgspec.json.decode(read_bytes(file), type=dict[str, Limit])
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise refuse(f"{file} is no table of limits: {error}") from None
+    return found
 
 
 def file_rows(path: str) -> list[Row]:
@@ -52,7 +94,8 @@ def _rows(content: bytes, path: str, mistakes: Mistakes) -> Iterator[Row]:
             continue
         where = f"{path}:{number}"
         try:
-            row = msgspec.json.decode(line, type=Row)
+            fields = msgspec.json.decode(line, type=dict[str, Any])
+            row = msgspec.convert({**fields, "fields": fields}, Row)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             mistakes.add(f"not a row: {error}", **{"from": where})
             continue

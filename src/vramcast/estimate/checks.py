@@ -8,7 +8,7 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.errors import Mistakes
 from vramcast.models.arch import Arch
 from vramcast.types.job import Fact
-from vramcast.types.settings import Settings
+from vramcast.types.settings import ADAPTED, Settings
 
 
 def check(
@@ -43,6 +43,7 @@ def check(
         mistakes.add("tuning = frozen leaves nothing to train", **{"from": origin("tuning"), "allowed": "full, lora"})
     if settings.algorithm == "inference":
         _check_lengths(settings, origin, mistakes)
+    _check_cache(settings, arch, origin, mistakes)
     if arch.max_len and settings.seq_len > arch.max_len:
         warnings.append(f"seq_len = {settings.seq_len:,} is longer than {arch.name} was made for ({arch.max_len:,})")
     if gpu is not None and not gpu.has_bf16 and "bf16" in (settings.compute_dtype, settings.weights_dtype):
@@ -61,7 +62,7 @@ def _does_not_divide(
 
 
 def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
-    if settings.tuning != "lora":
+    if settings.tuning not in ADAPTED:
         return
     unknown = [name for name in settings.lora_targets or [] if name not in (*arch.linears, "all-linear")]
     if unknown:
@@ -74,6 +75,26 @@ def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mi
         mistakes.add(
             f"lora.rank = {settings.lora_rank} is above the width of a layer it adapts ({widest})",
             **{"from": origin("lora.rank"), "allowed": f"1 to {widest}"},
+        )
+
+
+_CACHES = {"vllm": ("bf16", "fp16", "fp32", "fp8"), "hf": ("int4", "int8")}
+"""engine.kind -> what a cache may be kept in; Transformers' only where it is quantised"""
+
+
+def _check_cache(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    kind, dtype = settings.engine_kind, settings.engine_kv_dtype
+    quantised = kind == "hf" and settings.engine_cache == "quantised"
+    if dtype is not None and (kind == "vllm" or quantised) and dtype not in _CACHES[kind]:
+        mistakes.add(
+            f"engine.kv_dtype = {dtype} is no dtype of a cache with engine.kind = {kind}",
+            **{"from": origin("engine.kv_dtype"), "allowed": ", ".join(_CACHES[kind])},
+        )
+    if quantised and arch.sliding_layers:
+        mistakes.add(
+            f"engine.cache = quantised is for layers that see all tokens: {arch.name} has {arch.sliding_layers} that "
+            f"see {arch.window}",
+            **{"from": origin("engine.cache"), "allowed": "dynamic, static, offloaded"},
         )
 
 

@@ -8,7 +8,7 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.models.arch import Arch
 from vramcast.types.job import Fact, Origin, settings_of
 from vramcast.types.paths import Value
-from vramcast.types.settings import Settings
+from vramcast.types.settings import ADAPTED, Settings
 
 _OLD_PROMPT_LIMIT = 512
 """GRPOConfig.max_prompt_length up to TRL 0.25"""
@@ -36,7 +36,7 @@ def _attention(settings: Settings, arch: Arch, gpu: Gpu | None) -> _Rule:
 
 
 def _targets(settings: Settings, arch: Arch, gpu: Gpu | None) -> _Rule:
-    if settings.tuning == "lora" and not settings.lora_targets:
+    if settings.tuning in ADAPTED and not settings.lora_targets:
         yield "lora.targets", list(arch.default_targets), f"PEFT's targets for {arch.model_type}"
 
 

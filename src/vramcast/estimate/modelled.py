@@ -9,15 +9,17 @@ from typing import Any
 from vramcast.algorithms import ALGORITHMS
 from vramcast.catalog.optimizers import optimizers, refused
 from vramcast.errors import Mistakes
+from vramcast.models.quant.loadtime import KINDS
 from vramcast.types.job import Fact
 from vramcast.types.paths import PATHS, Value, find
 from vramcast.types.result import Ineffective
-from vramcast.types.settings import Settings
+from vramcast.types.settings import ADAPTED, Settings
 
 _TRAINING = (
     "tuning", "weights_dtype", "compute_dtype", "autocast", "optimizer", "optimizer.impl", "micro_batch",
     "accumulation", "seq_len", "packing", "padding", "labelled_frac", "attention", "recompute", "recompute.reentrant",
-    "loss", "gpus", "lora.rank", "lora.targets", "lora.dtype", "lora.dropout", "framework", "algorithm",
+    "loss", "gpus", "quant.kind", "quant.double", "quant.compute_dtype", "quant.rest_dtype", "lora.rank",
+    "lora.targets", "lora.dtype", "lora.dropout", "framework", "algorithm",
 )  # fmt: skip
 _GROUP = (
     "group", "prompts_per_step", "mini_batch", "prompt_len", "response_len", "logprob.micro_batch", "token_budget",
@@ -32,7 +34,7 @@ USED: dict[str, tuple[str, ...]] = {
     "grpo": (*_TRAINING, *_GROUP),
     "inference": (
         "framework", "algorithm", "weights_dtype", "micro_batch", "seq_len", "prompt_len", "attention", "engine.kind",
-        "gpus",
+        "engine.cache", "gpus", "quant.kind",
     ),
 }  # fmt: skip
 """Paths that an algorithm's forecast reads: the ones listed as assumptions."""
@@ -53,11 +55,15 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
         _ANY,
     ),
     "algorithm": (*ALGORITHMS, "pretrain"),
-    "tuning": ("full", "lora", "frozen"),
+    "tuning": ("full", "lora", "qlora", "frozen"),
     "weights_dtype": ("fp32", "bf16", "fp16"),
     "compute_dtype": ("fp32", "bf16", "fp16"),
     "state_dtype": (None, "fp32", "bf16"),
     "lora.dtype": ("fp32", "bf16", "fp16"),
+    "quant.kind": tuple(KINDS),
+    "quant.double": (False, True),
+    "quant.compute_dtype": (None, "fp32", "bf16", "fp16"),
+    "quant.rest_dtype": (None, "fp32", "bf16", "fp16"),
     "optimizer": tuple(row.id for row in optimizers()),
     "attention": (None, "flash", "efficient"),
     "recompute": ("none", "full"),
@@ -71,7 +77,12 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
     "engine.kind": ("none", "hf", "vllm"),
     "engine.process": ("trainer", "own"),
     "engine.dtype": ("bf16", "fp16", "fp32"),
-    "engine.kv_dtype": (None, "bf16", "fp16", "fp32"),
+    "engine.quant": ("none", "fp8"),
+    "engine.kv_dtype": (None, "bf16", "fp16", "fp32", "fp8", "int8", "int4"),
+    "engine.cache": ("dynamic", "static", "offloaded", "quantised"),
+    "quant.bits": _ANY,
+    "quant.group": _ANY,
+    "quant.storage": (None, "fp32", "bf16", "fp16", "int8"),
 }  # fmt: skip
 """Values that are modelled, by path; a path that is missing here is modelled at its default only."""
 
@@ -106,15 +117,16 @@ def _shown(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
-_WITHOUT_LORA = "only with tuning=lora"
+_WITHOUT_LORA = "only with tuning=lora or qlora"
 _NO_TRAINING = "nothing trains in inference"
 _OF_TRAINING = (
     "optimizer", "accumulation", "recompute", "loss", "tuning", "labelled_frac", "state_dtype", "autocast", "packing",
     "padding", "lora",
 )  # fmt: skip
 _OF_GROUPS = ("group", "prompts_per_step", "mini_batch", "grpo.variant")
+_OF_GENERATE = ("engine.kind", "engine.cache", "engine.kv_dtype")
 _RULES: tuple[tuple[Callable[[str], bool], Callable[[Settings], bool], str], ...] = (
-    (lambda path: path.startswith("lora."), lambda job: job.tuning != "lora", _WITHOUT_LORA),
+    (lambda path: path.startswith("lora."), lambda job: job.tuning not in ADAPTED, _WITHOUT_LORA),
     (
         lambda path: path.partition(".")[0] in _OF_TRAINING,
         lambda job: job.algorithm == "inference",
@@ -126,9 +138,26 @@ _RULES: tuple[tuple[Callable[[str], bool], Callable[[Settings], bool], str], ...
         "this algorithm does not generate",
     ),
     (
-        lambda path: path.startswith("engine.") and path != "engine.kind",
+        lambda path: path.startswith("engine.") and path not in _OF_GENERATE,
         lambda job: job.engine_kind != "vllm",
         "only with engine.kind=vllm",
+    ),
+    (lambda path: path == "engine.cache", lambda job: job.engine_kind != "hf", "only with engine.kind=hf"),
+    (
+        lambda path: path == "engine.kv_dtype",
+        lambda job: job.engine_kind == "hf" and job.engine_cache != "quantised",
+        "Transformers keeps the model's dtype, unless engine.cache=quantised",
+    ),
+    (lambda path: path == "quant.kind", lambda job: job.quant_kind == "none", "nothing is packed"),
+    (
+        lambda path: path.startswith("quant.") and path != "quant.kind",
+        lambda job: job.quant_kind == "none",
+        "only with packed weights",
+    ),
+    (
+        lambda path: path == "quant.double",
+        lambda job: job.quant_kind not in ("nf4", "fp4"),
+        "only with quant.kind=nf4 or fp4",
     ),
     (
         lambda path: path in _OF_GROUPS or path.startswith(("logprob.", "reference.", "reward.")),

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
 from vramcast.catalog.frameworks import defaults, parse_framework, recipe
 from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
-from vramcast.catalog.models import model_config
+from vramcast.catalog.models import ModelRow, model_config
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.estimate.checks import check
 from vramcast.estimate.derive import derived
 from vramcast.estimate.modelled import USED, ineffective, not_modelled, without_effect
+from vramcast.estimate.packing import implied_facts
+from vramcast.estimate.packing_checks import check_packing
 from vramcast.models.arch import Arch
 from vramcast.models.build import build_arch
+from vramcast.models.quant.quantisation import Quantisation
 from vramcast.types.job import Fact, Job, Origin, Understanding, settings_of
 from vramcast.types.paths import PATHS, Value, write_value
 from vramcast.types.recipe import Recipe
 from vramcast.types.result import Assumption, Ignored, Ineffective, UnreadKey
 from vramcast.types.settings import Settings
+
+QUANTISED = ("quantization_config", "compression_config")
+"""fields of a config.json that say how its weights are packed"""
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
@@ -31,6 +38,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
     settings: Settings
     """the policy's"""
     arch: Arch
+    quantisation: Quantisation | None
+    """the checkpoint's own"""
     gpu: Gpu
     card_named: bool
     recipe: Recipe
@@ -55,32 +64,36 @@ def resolve(said: Understanding) -> Resolved:
     mistakes = Mistakes(said.mistakes)
     asked = said.winners()
     gpu: Gpu | None = None
-    arch: Arch | None = None
+    model: _Model | None = None
     with mistakes.collect():
         _require(said, asked)
     with mistakes.collect():
         gpu = find_gpu(str(asked["gpu"].value)) if "gpu" in asked and asked["gpu"].value else None
     with mistakes.collect():
-        arch = _arch(asked) if "model" in asked else None
+        model = _model(asked) if "model" in asked else None
     try:
         framework = _framework(asked)
     except Refused as refused:
         raise Refused([*mistakes.found, *refused.mistakes]) from None
-    filled, warnings = _with_framework(asked, framework)
+    own = model.quantisation if model is not None else None
+    implied = {fact.path: fact for fact in implied_facts(asked, own, model.where if model is not None else "")}
+    filled, warnings = _with_framework({**implied, **asked}, framework)
     contradicted: set[str] = set()
-    if arch is not None:
-        filled = derived(filled, arch, gpu)
-        contradicted = check(settings_of(_values(filled)), arch, filled, gpu, warnings, mistakes)
+    if model is not None:
+        filled = derived(filled, model.arch, gpu)
+        contradicted = check(settings_of(_values(filled)), model.arch, filled, gpu, warnings, mistakes)
+        contradicted |= check_packing(settings_of(_values(filled)), model.arch, own, filled, mistakes)
     not_modelled(asked, {path: fact for path, fact in filled.items() if path not in contradicted}, warnings, mistakes)
     mistakes.done()
-    assert arch is not None  # a job without a model was a mistake
+    assert model is not None  # a job without a model was a mistake
     settings = settings_of(_values(filled))
     name, version, _ = parse_framework(str(filled["framework"].value))
     return Resolved(
         job=said.job(),
         facts=filled,
         settings=settings,
-        arch=arch,
+        arch=model.arch,
+        quantisation=own,
         gpu=gpu or typical_gpu(),
         card_named=gpu is not None,
         recipe=recipe(name, version, _complete(settings)),
@@ -126,7 +139,14 @@ def _with_framework(asked: Mapping[str, Fact], framework: Fact) -> tuple[dict[st
     return filled, [release.warning] if release.warning else []
 
 
-def _arch(asked: Mapping[str, Fact]) -> Arch:
+class _Model(NamedTuple):
+    arch: Arch
+    quantisation: Quantisation | None
+    where: str
+    """the file, or the catalogue's row"""
+
+
+def _model(asked: Mapping[str, Fact]) -> _Model:
     fact = asked["model"]
     if not isinstance(fact.value, str) or not fact.value.strip():
         raise refuse("no model given", **{"from": str(fact.origin)})
@@ -136,7 +156,16 @@ def _arch(asked: Mapping[str, Fact]) -> Arch:
         from vramcast.models.describe import build_layout
 
         build_layout(row.id, row.config, row.where)
-    return arch
+    return _Model(arch, _own_quantisation(row), row.where)
+
+
+def _own_quantisation(row: ModelRow) -> Quantisation | None:
+    """What the config says; the reader of methods is not imported for the models that say nothing."""
+    if not any(word in row.config for word in QUANTISED):
+        return None
+    from vramcast.models.quant.read import read_quantisation
+
+    return read_quantisation(row.config, row.where)
 
 
 def _complete(settings: Settings) -> dict[str, Value]:

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.estimate.lengths import rollout_sequences, total_len
+from vramcast.estimate.packing import engine_formats
 from vramcast.estimate.resolve import Resolved
 from vramcast.memory.seat import Engine, Seat
 from vramcast.types.settings import Settings
@@ -45,6 +46,7 @@ def engine_seat(job: Resolved, base: Seat) -> Seat:
             kind=settings.engine_kind,
             tp=settings.engine_tp,
             weights_dtype=settings.engine_dtype,
+            formats=engine_formats(settings, job.arch, job.quantisation),
             kv_dtype=settings.engine_kv_dtype or settings.engine_dtype,
             sleep=settings.engine_sleep,
             eager=settings.engine_eager,

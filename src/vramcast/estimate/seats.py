@@ -8,10 +8,11 @@ from msgspec import structs
 
 from vramcast.algorithms.table import Instant, Phase, When
 from vramcast.estimate.lengths import generated_sequences, prompt_len, scored_len, total_len
+from vramcast.estimate.packing import packing_of
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.rollout import engine_seat
 from vramcast.memory.seat import Seat, named
-from vramcast.types.settings import Settings
+from vramcast.types.settings import ADAPTED, Settings
 
 
 class Seats:
@@ -50,8 +51,8 @@ class Seats:
         total, prompt = total_len(self.settings), prompt_len(self.settings)
         sequences = {"sequences": generated_sequences(self.settings), **self._without_autocast()}
         if instant == "decode":
-            return {**sequences, "seq_len": 1, "cached_len": total}
-        return {**sequences, "seq_len": prompt, "cached_len": prompt}
+            return {**sequences, "seq_len": 1, "cached_len": total, "prompt_len": prompt, "longest": total}
+        return {**sequences, "seq_len": prompt, "cached_len": prompt, "prompt_len": prompt, "longest": total}
 
     def _without_autocast(self) -> dict[str, Any]:
         """PEFT's `generate` calls the model inside, whose forward accelerate did not wrap."""
@@ -76,11 +77,13 @@ def _tokens(settings: Settings, *, scores: bool) -> tuple[int, int]:
 def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
     """A seat of a model that the trainer runs itself."""
     trains = settings.algorithm != "inference" and role == "policy"
-    lora = settings.tuning == "lora" and settings.algorithm != "inference" and role == "policy"
+    lora = settings.tuning in ADAPTED and settings.algorithm != "inference" and role == "policy"
     fused = settings.loss == "fused"
     sharded = settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1
-    mixed = settings.compute_dtype if settings.autocast else settings.weights_dtype  # of autocast, and of FSDP
-    param_dtype = mixed if sharded else settings.weights_dtype
+    packing = packing_of(settings, job.arch, job.quantisation, job.recipe) if role in ("policy", "reference") else None
+    stored = (settings.quant_rest_dtype if packing else None) or settings.weights_dtype
+    mixed = settings.compute_dtype if settings.autocast else stored  # of autocast, and of FSDP
+    param_dtype = mixed if sharded else stored
     sequences, length = _tokens(settings, scores=False)
     return Seat(
         role=role,
@@ -100,7 +103,8 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         gpus=settings.gpus,
         sync_bucket=settings.engine_sync_bucket_bytes or 0,
         tuning="frozen" if not trains else ("lora" if lora else "full"),
-        weights_dtype=_stored_dtype(job, settings, trains=trains and not lora),
+        weights_dtype=_stored_dtype(job, settings, stored, trains=trains and not lora),
+        packing=packing,
         param_dtype=param_dtype,
         compute_dtype=mixed,
         autocast=settings.autocast and settings.algorithm != "inference",
@@ -125,14 +129,16 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         loss="fused" if fused else "full",
         attention=settings.attention or "flash",
         caches=settings.algorithm == "inference" or settings.engine_kind == "hf",
+        cache=settings.engine_cache,
+        cache_dtype=(settings.engine_kv_dtype or "int4") if settings.engine_cache == "quantised" else "",
         recipe=job.recipe,
         expandable="expandable_segments:true" in settings.allocator.lower().replace(" ", ""),
     )
 
 
-def _stored_dtype(job: Resolved, settings: Settings, *, trains: bool) -> str:
+def _stored_dtype(job: Resolved, settings: Settings, stored: str, *, trains: bool) -> str:
     upcast = trains and _upcasts(job, settings) and settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1
-    return "fp32" if upcast else settings.weights_dtype
+    return "fp32" if upcast else stored
 
 
 def _upcasts(job: Resolved, settings: Settings) -> bool:

@@ -13,8 +13,9 @@ from vramcast.estimate.pools import KV, Pool, holds_pool, pool_term, size_pool
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.seats import Seats
 from vramcast.memory import terms as _declared
+from vramcast.memory.allocator import CACHED
 from vramcast.memory.seat import Seat
-from vramcast.memory.term import Reading, read
+from vramcast.memory.term import TERMS, Reading, read
 from vramcast.types.result import PhaseBytes, ProcessBytes, TermBytes
 
 assert _declared  # importing the package declares the terms
@@ -83,7 +84,7 @@ def timeline(job: Resolved) -> Timeline:
 
 
 def _phase(moment: Moment, readings: list[tuple[Seat, list[Reading]]], pool: Pool | None) -> PhaseBytes:
-    terms = [_term(reading, seat) for seat, found in readings for reading in found]
+    terms = [_term(reading, seat.role, seat.process) for seat, found in readings for reading in found]
     terms += [pool_term(pool, seat) for seat, _ in readings if pool is not None and holds_pool(seat)]
     terms.sort(key=lambda term: -term.bytes)
     return PhaseBytes(
@@ -100,12 +101,12 @@ def _phase(moment: Moment, readings: list[tuple[Seat, list[Reading]]], pool: Poo
     )
 
 
-def _term(reading: Reading, seat: Seat) -> TermBytes:
+def _term(reading: Reading, role: str, process: str) -> TermBytes:
     entry = reading.term
     return TermBytes(
         name=entry.name,
-        role=seat.role,
-        process=seat.process,
+        role=role,
+        process=process,
         bytes=reading.point,
         low_bytes=reading.low,
         high_bytes=reading.high,
@@ -146,12 +147,23 @@ def _with_kept_blocks(phases: list[PhaseBytes], *, expandable: bool) -> list[Pha
         kept = reserved - process.reserved_bytes
         if expandable:
             kept = min(kept, process.allocated_bytes // 100)
-        first = next((term for term in phase.terms if term.counter == "cached" and term.role == "policy"), None)
-        terms = [
-            structs.replace(term, high_bytes=term.high_bytes + kept) if term is first else term for term in phase.terms
-        ]
-        result.append(structs.replace(phase, terms=terms, high_bytes=phase.high_bytes + kept * (first is not None)))
+        result.append(_with_cached(phase, kept) if kept else phase)
     return result
+
+
+def _with_cached(phase: PhaseBytes, kept: int) -> PhaseBytes:
+    """The phase with `kept` bytes more in the high value of the first process's `allocator.cached`."""
+    process = phase.processes[0].name
+    own = next((term for term in phase.terms if term.name == CACHED and term.process == process), None)
+    if own is None:
+        reading = Reading(TERMS[CACHED], 0, 0, 0)
+        role = next(iter(phase.states)) if "policy" not in phase.states else "policy"
+        own = _term(reading, role, process)
+    raised = structs.replace(own, high_bytes=own.high_bytes + kept)
+    terms = [raised if term is own else term for term in phase.terms]
+    return structs.replace(
+        phase, terms=terms if raised in terms else [*terms, raised], high_bytes=phase.high_bytes + kept
+    )
 
 
 def demand(phase: PhaseBytes, pool: Pool | None) -> int:

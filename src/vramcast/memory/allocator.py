@@ -5,43 +5,77 @@ Source: c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h (torch 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 from vramcast.memory.seat import Seat
+from vramcast.memory.segments import LARGE, SEGMENT, place, rounded
 from vramcast.memory.term import TERMS, Term, term
-from vramcast.num import Size, let, tabulate, total
+from vramcast.num import Size, gather, let, total
 
-BLOCK = 512
-LARGE = 10 << 20
-SEGMENT = 2 << 20
+CACHED = "allocator.cached"
+_SOURCE = "c10/cuda/CUDACachingAllocator.cpp: round_size, get_allocation_size, should_split"
 
 
-@term(
-    "allocator.cached",
-    lives=lambda seat: True,
-    counter="cached",
-    basis="derived",
-    source="c10/cuda/CUDACachingAllocator.cpp: round_size, get_allocation_size, should_split",
-)
+@term("allocator.rounding", lives=lambda seat: True, basis="derived", source=_SOURCE)
+def allocator_rounding(seat: Seat) -> Size:
+    """What PyTorch counts as allocated beyond the tensors: the rounding of those that stay.
+
+    Every tensor is rounded to 512 bytes. Weights are loaded first, one after the other: one of 10 MiB or more into a
+    segment of its own, rounded to 2 MiB, smaller ones into segments of 20 MiB. An end of up to 1 MiB stays with its
+    tensor, unusable. A layer of 43 MiB takes 44; 108 of them in a model are 108 MiB. With expandable segments only the
+    512 bytes remain. Left out are tensors that come later or for a moment: they reuse what is cached.
+    """
+    return _over_terms(seat, "rounding", lambda entry: _unsplit if _placed(entry, seat) else _pages)
+
+
+@term(CACHED, lives=lambda seat: not seat.expandable, counter="cached", basis="derived", source=_SOURCE)
 def allocator_cached(seat: Seat) -> Size:
-    """What the caching allocator keeps beyond the tensors: the rounding of those that stay.
+    """What the caching allocator reserves beyond what is allocated: the ends of segments that another tensor could use.
 
-    Every tensor is rounded to 512 bytes. One of 10 MiB or more gets a segment of its own, rounded to 2 MiB: the
-    remainder is split off above 1 MiB and unusable below. With expandable segments only the 512 bytes remain. Tensors
-    that live for a moment reuse what is cached and are left out. The high value adds the blocks kept from an earlier
+    Of later tensors of 10 MiB or more, the whole end of a segment. The high value adds the blocks kept from an earlier
     phase: they are given back before an allocation fails, but other processes cannot use them.
     """
+    return _over_terms(seat, "ends", lambda entry: _free if _placed(entry, seat) else _ends)
+
+
+def _placed(entry: Term, seat: Seat) -> bool:
+    return entry.fresh(seat) and not seat.expandable
+
+
+def _over_terms(seat: Seat, what: str, rule: Callable[[Term], Callable[[tuple[int, ...]], int]]) -> Size:
     entries = [entry for entry in TERMS.values() if entry.tensors and entry.lives(seat) and entry.rounds(seat)]
-    return total(seat.once(f"{entry.name} rounding", lambda entry=entry: _rounding(entry, seat)) for entry in entries)
+    return total(
+        seat.once(
+            f"{entry.name} {what}",
+            lambda entry=entry: let(f"{entry.name} {what}", gather(rule(entry), _sizes(entry, seat))),
+        )
+        for entry in entries
+    )
 
 
-def _rounding(entry: Term, seat: Seat) -> Size:
-    slack = _page_slack if seat.expandable else _segment_slack
-    tensors = entry.tensors(seat) if entry.tensors else ()
-    return let(f"{entry.name} rounding", total(count * tabulate(slack, size) for count, size in tensors))
+def _sizes(entry: Term, seat: Seat) -> list[Size]:
+    """Bytes of every tensor of a term, layer by layer."""
+    tensors = list(entry.tensors(seat) if entry.tensors else ())
+    counts = sorted({int(count) for count, _ in tensors})
+    return [size for number in counts for _ in range(number) for count, size in tensors if count == number]
 
 
-def _segment_slack(size: int) -> int:
-    return _page_slack(size) if size < LARGE else -(-size // SEGMENT) * SEGMENT - size
+@cache
+def _unsplit(sizes: tuple[int, ...]) -> int:
+    return place(sizes).allocated - sum(sizes)
 
 
-def _page_slack(size: int) -> int:
-    return -(-size // BLOCK) * BLOCK - size
+@cache
+def _free(sizes: tuple[int, ...]) -> int:
+    placed = place(sizes)
+    return placed.reserved - placed.allocated
+
+
+def _pages(sizes: tuple[int, ...]) -> int:
+    return sum(rounded(size) - size for size in sizes)
+
+
+def _ends(sizes: tuple[int, ...]) -> int:
+    """Ends of segments behind large tensors, without their own 512 bytes."""
+    return sum(max(-size % SEGMENT - (rounded(size) - size), 0) for size in sizes if size >= LARGE)

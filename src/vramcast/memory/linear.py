@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from vramcast.memory.operators import Eager
+from vramcast.memory.packed import Packed
 from vramcast.memory.tape import Tensor
 from vramcast.num import Size
 
 
-class Linears(Eager):
-    """`Eager` with matrix products."""
+class Linears(Packed):
+    """`Packed` with matrix products of plain weights, and adapters beside either."""
 
     def linear(self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool) -> Tensor:
         """`x @ W.T + b`, with an adapter beside it when `name` is a target.
@@ -17,6 +17,12 @@ class Linears(Eager):
         """
         if self.seat.adapts(name):
             return self._adapted(name, x, inputs, outputs, bias)
+        return self._base(name, x, inputs, outputs, bias)
+
+    def _base(self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool) -> Tensor:
+        """The model's own product; the head is never packed."""
+        if packing := self.packing_for(name):
+            return self.packed_product(name, x, inputs, outputs, packing)
         return self._product(name, x, inputs, outputs, bias, self.weights_dtype, self.base_trains)
 
     def _product(
@@ -70,8 +76,12 @@ class Linears(Eager):
         bf16 activations gain an fp32 copy before every adapter with fp32 weights.
         """
         tape, seat = self.tape, self.seat
-        base = self._product(name, x, inputs, outputs, bias, self.weights_dtype, False)
-        wide = self.cast(x, seat.adapter_param_dtype, f"{name} adapter input")
+        base = self._base(name, x, inputs, outputs, bias)
+        packing = self.packing_for(name)
+        if packing and packing.product == "unpack":
+            base = self._clone(base)
+        converts = not (packing and seat.autocast)  # PEFT's packed layers leave the input to autocast
+        wide = self.cast(x, seat.adapter_param_dtype if converts else x.dtype, f"{name} adapter input")
         dropped = self._dropout(wide, name) if seat.adapter_dropout else self._alias(wide)
         down = self._product(f"{name}.lora_A", dropped, inputs, seat.lora_rank, False, seat.adapter_param_dtype, True)
         self.drop(dropped)
@@ -80,10 +90,20 @@ class Linears(Eager):
         scaled = tape.like(up, f"{name} adapter output")
         tape.node(scaled, [up], [], lambda gradient: [tape.like(up, f"{name} scaling gradient")])
         self.drop(up)
+        if packing and converts:
+            wide_output, scaled = scaled, self.cast(scaled, base.dtype)
+            self.drop(wide_output)
         total = self.add(base, scaled)
         self.drop(scaled)
         out = self.cast(total, base.dtype)
         self.drop(base, wide, total)
+        return out
+
+    def _clone(self, x: Tensor) -> Tensor:
+        """PEFT copies the result of a 4-bit layer before it adds to it: peft/tuners/lora/bnb.py, Linear4bit.forward."""
+        out = self.tape.like(x, "copy of the product")
+        self.tape.node(out, [x], [], lambda gradient: [self.tape.view(gradient)])
+        self.drop(x)
         return out
 
     def _dropout(self, x: Tensor, name: str) -> Tensor:

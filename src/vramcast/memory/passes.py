@@ -37,6 +37,8 @@ class BlockPass(NamedTuple):
     """whether `carried` is anything: a mode"""
     tensors: tuple[Size, ...] = ()
     """the tensors that `saved` and `carried` are the sum of"""
+    held: Size = 0
+    """what nodes hold themselves, until the whole graph goes: not part of `saved`"""
 
 
 class EndPass(NamedTuple):
@@ -118,8 +120,11 @@ def _plain_block(seat: Seat, *, input_learns: bool = True) -> BlockPass:
     saved_casts = tape.alive("cast", since)
     keeps_input = hidden.storage is not None and hidden.storage.holds > 0
     carried = tape.size(hidden) if keeps_input else 0
+    held = {id(x.storage): tape.size(x) for x in ops.held_inputs}
     kept = [
-        storage.size for storage in tape.living(since) if storage.kind == "activation" and storage is not out.storage
+        storage.size
+        for storage in tape.living(since)
+        if storage.kind == "activation" and storage is not out.storage and id(storage) not in held
     ]
     start = len(tape.steps)
     gradient = tape.like(hidden, "output gradient")
@@ -135,6 +140,7 @@ def _plain_block(seat: Seat, *, input_learns: bool = True) -> BlockPass:
         tape.alive("gradient", since),
         keeps_input,
         (*kept, carried),
+        total(held.values()),
     )
 
 
@@ -145,13 +151,15 @@ def _checkpointed_block(seat: Seat) -> BlockPass:
     the nodes before made is alive too. It stops where the last tensor is saved, before that operator runs. The
     reentrant kind runs the whole block, and its output is a variable of the checkpoint's own backward.
     """
-    quiet = new_tape(seat, records=False)
+    quiet = new_tape(seat, records=not seat.reentrant)
+    quiet.tape.checkpointed = True
     _, since = _forward_block(quiet)
     forward, casts = quiet.tape.peak(since), quiet.tape.alive("cast", since)
     ops = new_tape(seat, records=True)
     tape = ops.tape
     tables = ops.rope_tables()
     since = len(tape.steps)
+    held = [] if seat.reentrant else ops.hold_again(quiet.held_inputs)
     gradient, hidden = ops.hidden("output gradient"), ops.hidden("block input")
     waiting = [] if seat.reentrant else [tape.empty("waiting gradient", 1, size, "byte") for size in _waiting(seat)]
     out = seat.arch.block.program(ops, seat.arch, hidden, tables)
@@ -160,9 +168,12 @@ def _checkpointed_block(seat: Seat) -> BlockPass:
     if not seat.reentrant:
         tape.drop(out)
         tape.unwind(max(node.step for node in tape.nodes if node.asks_for_saved))
+        ops.forget_recomputation()
     tape.backward(out, gradient)
     kept = tape.size(hidden)
-    return BlockPass(0, kept, casts, 0, forward, tape.peak(since), tape.alive("gradient", since), True, (kept,))
+    return BlockPass(
+        0, kept, casts, 0, forward, tape.peak(since), tape.alive("gradient", since), True, (kept,), total(held)
+    )
 
 
 def _waiting(seat: Seat) -> list[Size]:

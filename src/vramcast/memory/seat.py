@@ -12,7 +12,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from msgspec import Struct, field, structs
 
 from vramcast.catalog.gpus import Gpu
+from vramcast.memory.packing import Packing
 from vramcast.models.arch import Arch
+from vramcast.models.quant.format import Format
 from vramcast.num import Named, Size
 from vramcast.types.recipe import Recipe
 
@@ -25,6 +27,8 @@ SIZES = {
     "sequences": "sequences",
     "seq_len": "seq_len",
     "cached_len": "cached_len",
+    "prompt_len": "prompt_len",
+    "longest": "longest",
     "scored_len": "scored_len",
     "lora_rank": "rank",
     "ranks": "ranks",
@@ -40,6 +44,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     kind: str
     tp: int
     weights_dtype: str
+    formats: dict[str, Format] = {}
+    """linear layer -> how the engine packs it; one that is missing is plain"""
     kv_dtype: str
     sleep: Literal["none", "1", "2"]
     eager: bool
@@ -66,6 +72,9 @@ class Seat(Struct, frozen=True, kw_only=True):
     """tokens of each, padded"""
     cached_len: Size = 0
     """tokens of each sequence that the KV cache holds"""
+    prompt_len: Size = 0
+    longest: Size = 0
+    """tokens that generation ends with"""
     scored_len: Size = 0
     """tokens of each sequence that the loss scores"""
     lora_rank: Size = 0
@@ -82,7 +91,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     """the first seat of its process: carries what a process has once"""
     tuning: Literal["full", "lora", "frozen"]
     weights_dtype: str
-    """dtype the weights are stored in"""
+    """dtype the weights are stored in; with `packing`, those that are not packed"""
+    packing: Packing | None = None
     param_dtype: str
     """dtype the forward sees: the stored one, or FSDP's mixed precision"""
     compute_dtype: str
@@ -121,6 +131,9 @@ class Seat(Struct, frozen=True, kw_only=True):
     labels_unknown: bool = False
     """nobody said which share of the tokens is scored: the point takes all"""
     caches: bool = False
+    cache: Literal["dynamic", "static", "offloaded", "quantised"] = "dynamic"
+    cache_dtype: str = ""
+    """of a quantised cache: int4 or int8"""
     recipe: Recipe = field(default_factory=Recipe)
     gpu: Gpu
     engine: Engine | None = None
@@ -171,6 +184,11 @@ class Seat(Struct, frozen=True, kw_only=True):
             return False
         needed = self.records if what == "optimizer" else self.busy
         return what not in self.offloads or needed
+
+    @property
+    def windows(self) -> bool:
+        """Some layers see only the last tokens: a mode, so it reads the model's own number and no size of the job."""
+        return int(self.arch.sliding_layers) > 0
 
     @property
     def tokens(self) -> Size:

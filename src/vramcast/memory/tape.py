@@ -83,6 +83,8 @@ class Tape:
         self.reuses_gradients = reuses_gradients
         """The engine adds in place into a gradient it alone holds (torch/csrc/autograd/input_buffer.cpp); fake tensors
         do not, so a comparison with a fake trace turns it off."""
+        self.checkpointed = False
+        """a checkpoint's hooks take what nodes save, and keep nothing"""
         self.steps: list[tuple[int, Storage]] = []
         self.nodes: list[Node] = []
         self.module = ""
@@ -139,7 +141,8 @@ class Tape:
         if self.records and any(tensor.requires_grad for tensor in inputs):
             out.requires_grad = True
             step = len(self.steps) - 1
-            self.nodes.append(Node(out, inputs, [self.hold(tensor) for tensor in saved], backward, step))
+            kept = [] if self.checkpointed else [self.hold(tensor) for tensor in saved]
+            self.nodes.append(Node(out, inputs, kept, backward, step))
         return out
 
     def backward(self, out: Tensor, gradient: Tensor) -> None:

@@ -39,6 +39,8 @@ class Term(NamedTuple):
     """(how many, bytes of each): what the allocator rounds to segments, at the instants that `rounds` names"""
     rounds: Callable[[Seat], bool]
     """whether all of the term's tensors are there: reads modes only"""
+    fresh: Callable[[Seat], bool]
+    """whether they were allocated first, each in a segment of its own: reads modes only"""
 
     @property
     def manual(self) -> str:
@@ -60,13 +62,14 @@ def term(
     basis: Basis = "exact",
     tensors: Tensors | None = None,
     rounds: Callable[[Seat], bool] | None = None,
+    fresh: Callable[[Seat], bool] = lambda seat: False,
 ) -> Callable[[Declared], Declared]:
     """Declare a term. It exists where `lives` says so; its bytes are what the decorated function returns."""
 
     def declare(formula: Declared) -> Declared:
         if name in TERMS:
             raise ValueError(f"term {name} is declared twice")
-        TERMS[name] = Term(name, formula, lives, counter, basis, source, tensors, rounds or lives)
+        TERMS[name] = Term(name, formula, lives, counter, basis, source, tensors, rounds or lives, fresh)
         return formula
 
     return declare

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vramcast.catalog.dtypes import BYTES
+from vramcast.memory.packing import Packing
 from vramcast.memory.seat import Seat
 from vramcast.models.arch import Row
 from vramcast.num import Size, let, shard, total
@@ -67,6 +69,38 @@ def held_tensors(seat: Seat) -> list[tuple[Size, Size]]:
     if seat.shard == "fsdp1":
         return list(_flat_units(seat))
     return [(count, _cut(seat, row.elements(dims), row)) for row, count in seat.arch.tensors()]
+
+
+def stored_tensors(seat: Seat) -> list[tuple[Size, Size]]:
+    """(how many, bytes of each) of the base model's tensors on one rank: a packed weight is several."""
+    width, packing = BYTES[seat.weights_dtype], seat.packing
+    if packing is None:
+        return [(count, elements * width) for count, elements in held_tensors(seat)]
+    found: list[tuple[Size, Size]] = []
+    for row, count in seat.arch.tensors():
+        parts = _parts(seat, row, packing)
+        found += [(count, part) for part in parts] if parts else [(count, row.elements(seat.arch.dims) * width)]
+    return found
+
+
+def stored_weights(seat: Seat) -> Size:
+    """Bytes of the base model on one rank."""
+    packing = seat.packing
+    if packing is None:
+        return held_parameters(seat) * BYTES[seat.weights_dtype]
+    layers, rows = seat.arch.dims.layers, [row for row in seat.arch.block.rows if row.linear in packing.formats]
+    unpacked = total(row.elements(seat.arch.dims) for row in rows)
+    plain = let("not_packed", parameters(seat) - layers * let("packed_params", unpacked))
+    packed = total(let(f"{row.linear} packed", total(_parts(seat, row, packing))) for row in rows)
+    return plain * BYTES[seat.weights_dtype] + layers * packed
+
+
+def _parts(seat: Seat, row: Row, packing: Packing) -> list[Size]:
+    """Bytes of the tensors that stand for a packed weight; none for a plain one."""
+    if row.linear not in packing.formats:
+        return []
+    dims = seat.arch.dims
+    return list(packing.formats[row.linear].parts(getattr(dims, row.rows), getattr(dims, row.width)).values())
 
 
 def held_adapters(seat: Seat) -> list[tuple[Size, Size]]:

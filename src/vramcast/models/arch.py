@@ -25,6 +25,11 @@ class Row(Struct, frozen=True):
 
     def elements(self, dims: Dims, tp: int = 1) -> Size:
         """Elements one of `tp` ranks holds; a rank's share is rounded up."""
+        rows, width = self.shape(dims, tp)
+        return rows * width
+
+    def shape(self, dims: Dims, tp: int = 1) -> tuple[Size, Size]:
+        """(rows, width) that one of `tp` ranks holds."""
         rows = _size(dims, self.rows)
         width = _size(dims, self.width)
         if self.cut == "kv":
@@ -33,7 +38,7 @@ class Row(Struct, frozen=True):
             width = shard(width, tp)
         elif self.cut:
             rows = shard(rows, tp)
-        return rows * width
+        return rows, width
 
     @property
     def cut_width(self) -> bool:
@@ -77,6 +82,9 @@ class Arch(Struct, frozen=True, kw_only=True):
     """fewer key heads than query heads"""
     small_heads: bool
     """head_dim of at most 128: the flash kernel pads it to 32, above to 64"""
+    window: Size = 0
+    """tokens that sliding layers see; 0: none slides"""
+    sliding_layers: Size = 0
     default_targets: tuple[str, ...]
     """linear layers PEFT adapts when none are named"""
 

@@ -75,8 +75,19 @@ def build_arch(name: str, config: dict[str, Any], source: str) -> Arch:
         shares_keys=kv_heads != heads,
         small_heads=head_dim <= 128,
         default_targets=family.default_targets,
+        **_sliding(config, model_type, source),
         **flags,
     )
+
+
+def _sliding(config: dict[str, Any], model_type: str, source: str) -> dict[str, int]:
+    """The window and how many layers have it. Llama has none; the others only where their config switches it on."""
+    if model_type == "llama" or (model_type != "mistral" and not config.get("use_sliding_window")):
+        return {}
+    from vramcast.models.cache.windows import spans
+
+    windows = [span.tokens for span in spans(model_type, config, config["num_hidden_layers"], source) if span.tokens]
+    return {"window": windows[0], "sliding_layers": len(windows)} if windows else {}
 
 
 def not_modelled(model_type: str, name: str, source: str) -> Refused:

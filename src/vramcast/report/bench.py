@@ -1,33 +1,58 @@
-"""What `bench` prints: a line a quantity, then every reading that is not exact, with the reason."""
+"""What `bench` prints: a line a quantity, then what is wrong and what was skipped, with the reasons; or a table."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from vramcast.bench import Bench, Reading, is_exact
+from vramcast.bench import Bench, Reading, Summary, is_exact
 
 _REASONS_SHOWN = 12
+_WORST_SHOWN = 12
+_NAMES = {
+    "params": "parameters",
+    "kv_bytes_per_token": "cache of a token",
+    "weights": "weights of an engine's rank",
+    "allocated_peak": "allocated while generating",
+}
 
 
 def show_bench(answer: Bench) -> str:
-    """The summary, the wrong readings one by one, and the reasons of the skipped ones."""
+    """The summary, the readings that are farthest off, and the reasons of the skipped ones."""
     return "\n".join(_lines(answer))
 
 
 def _lines(answer: Bench) -> Iterator[str]:
-    yield f"{'quantity':<28}{'readings':>9}{'exact':>9}{'wrong':>9}{'skipped':>9}"
+    yield f"{'quantity':<28}{'readings':>9}{'exact':>8}{'median':>10}{'worst':>10}{'skipped':>9}"
     for row in answer.summary:
-        yield f"  {row.quantity:<26}{row.readings:>9,}{row.exact:>9,}{row.wrong:>9,}{row.skipped:>9,}"
+        yield (
+            f"  {row.quantity:<26}{row.readings:>9,}{row.exact:>8,}{_percent(row.median_error):>10}"
+            f"{_percent(row.worst_error):>10}{row.skipped:>9,}{'' if row.holds else '  ✗'}"
+        )
     yield from _wrong([row for row in answer.rows if not row.skipped_reason and not is_exact(row)])
     yield from _skipped([row for row in answer.rows if row.skipped_reason])
+    yield from _broken(answer.summary)
+
+
+def _percent(error: float | None) -> str:
+    return "–" if error is None else f"{100 * error:.3f} %"
 
 
 def _wrong(found: list[Reading]) -> Iterator[str]:
+    """The farthest first."""
     if found:
-        yield "wrong"
-    for row in found:
-        yield f"  {row.id}: {row.quantity} {row.predicted:,}, measured {row.measured:,}"
+        yield "farthest off"
+    for row in sorted(found, key=lambda row: -abs(row.error or 0))[:_WORST_SHOWN]:
+        off = "" if row.error is None else f" ({100 * row.error:+.3f} %)"
+        yield f"  {row.id}: {row.quantity} {row.predicted:,}, measured {_number(row.measured)}{off}"
+        if row.known_reason:
+            yield f"    {row.known_reason}"
+    if len(found) > _WORST_SHOWN:
+        yield f"  {len(found) - _WORST_SHOWN:,} more: --json has them all"
+
+
+def _number(measured: object) -> str:
+    return f"{measured:,}" if isinstance(measured, (int, float)) else str(measured)
 
 
 def _skipped(found: list[Reading]) -> Iterator[str]:
@@ -40,3 +65,30 @@ def _skipped(found: list[Reading]) -> Iterator[str]:
         yield f"  {first}{others}: {reason}"
     if len(reasons) > _REASONS_SHOWN:
         yield f"  {len(reasons) - _REASONS_SHOWN} more reasons: --json has them all"
+
+
+def _broken(found: Sequence[Summary]) -> Iterator[str]:
+    for row in found:
+        if not row.holds and row.limit is not None:
+            allowed = {"median": row.limit.median, "worst": row.limit.worst}
+            said = ", ".join(f"{name} {_percent(limit)}" for name, limit in allowed.items() if limit is not None)
+            yield f"limit broken: {row.quantity} must stay within {said}"
+
+
+def markdown_bench(answer: Bench) -> str:
+    """A table of the quantities that were compared."""
+    lines = ["| quantity | readings | compared | median error | worst error | limit |", "|---|---:|---:|---:|---:|---|"]
+    for row in answer.summary:
+        if row.readings > row.skipped:
+            lines.append(
+                f"| {_NAMES.get(row.quantity, row.quantity)} | {row.readings:,} | {row.readings - row.skipped:,} "
+                f"| {_percent(row.median_error)} | {_percent(row.worst_error)} | {_limit(row)} |"
+            )
+    return "\n".join(lines)
+
+
+def _limit(row: Summary) -> str:
+    if row.limit is None:
+        return "exact" if row.quantity == "params" else ""
+    named = {"median": row.limit.median, "worst": row.limit.worst}
+    return ", ".join(f"{name} {100 * limit:g} %" for name, limit in named.items() if limit is not None)

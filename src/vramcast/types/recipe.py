@@ -48,3 +48,6 @@ class Recipe(Struct, frozen=True):
 
     tile_vocab: int = 0
     """Vocabulary rows in one tile of a fused head; 0: no tiles."""
+
+    gptq_buffers: bool = False
+    """4-bit GPTQ layers run on kernels that keep an unpacked copy of the largest one."""

@@ -24,9 +24,15 @@ Optimizer = Literal[
     "sgd_momentum", "lion", "muon", "adam_mini", "galore", "apollo", "lomo", "badam", "schedule_free",
 ]  # fmt: skip
 Quant = Literal["none", "int8", "nf4", "fp4", "gptq", "awq", "fp8", "fp8_block", "mxfp4", "nvfp4", "torchao", "hqq"]
+CacheDtype = Literal[
+    "fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4", "mxfp8", "fp4_e2m1", "fp8_ds_mla", "nvfp4_ds_mla",
+    "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head",
+]  # fmt: skip
 Attention = Literal["eager", "math", "efficient", "flash", "cudnn"]
 Shard = Literal["none", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"]
 Home = Literal["none", "cpu", "nvme"]
+ADAPTED = ("lora", "qlora")
+"""kinds of tuning with adapters: the second names its packed base"""
 ROLES = ("policy", "reference", "reward", "critic", "teacher", "rollout")
 
 
@@ -67,6 +73,18 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     quant_storage: Annotated[Dtype | None, _role("dtype the packed weights are stored as")] = path(
         "quant.storage", None
     )
+    quant_bits: Annotated[Count | None, _role("bits of a packed weight; unset: the kind's usual ones")] = path(
+        "quant.bits", None
+    )
+    quant_group: Annotated[Count | None, _role("inputs that share a scale; unset: the kind's usual ones")] = path(
+        "quant.group", None
+    )
+    quant_compute_dtype: Annotated[
+        Dtype | None, _role("dtype that products of packed weights run in; unset: weights_dtype")
+    ] = path("quant.compute_dtype", None)
+    quant_rest_dtype: Annotated[
+        Dtype | None, _role("dtype of embedding, norms and head beside packed weights; unset: weights_dtype")
+    ] = path("quant.rest_dtype", None)
     optimizer: Annotated[Optimizer, _role("optimizer, by its name in the catalogue")] = "adamw"
     optimizer_impl: Annotated[Literal["fused", "foreach", "loop"], _role("how torch runs the step")] = path(
         "optimizer.impl", "fused"
@@ -190,9 +208,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engine_ep: Annotated[Count, _wide("expert parallel ranks of the engine")] = path("engine.ep", 1)
     engine_dtype: Annotated[Dtype, _wide("dtype of the engine's weights")] = path("engine.dtype", "bf16")
     engine_quant: Annotated[Quant, _wide("quantisation of the engine's weights")] = path("engine.quant", "none")
-    engine_kv_dtype: Annotated[Dtype | None, _wide("dtype of the KV cache; unset: the model's")] = path(
+    engine_kv_dtype: Annotated[CacheDtype | None, _wide("dtype of the KV cache; unset: the model's")] = path(
         "engine.kv_dtype", None
     )
+    engine_cache: Annotated[
+        Literal["dynamic", "static", "offloaded", "quantised"], _wide("which cache Transformers' generate makes")
+    ] = path("engine.cache", "dynamic")
     engine_max_seqs: Annotated[Count | None, _wide("most sequences decoded together")] = path("engine.max_seqs", None)
     engine_max_batched_tokens: Annotated[Count | None, _wide("most tokens in one engine step")] = path(
         "engine.max_batched_tokens", None

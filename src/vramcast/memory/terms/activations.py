@@ -60,6 +60,32 @@ def activations_saved(seat: Seat) -> Size:
     return first.carried + first.saved + (layers - 1) * (block.saved + block.carried)
 
 
+def _nodes_hold(seat: Seat) -> bool:
+    """Int8 products keep their input in the graph itself: not where a reentrant checkpoint makes no graph."""
+    packs = seat.packing is not None and seat.packing.product == "int8"
+    within = seat.recompute == "full" and seat.reentrant
+    first = seat.state == "forward" and seat.instant == "first block"
+    return packs and seat.trains and _in_step(seat) and not within and not first
+
+
+@term("activations.held", lives=_nodes_hold, source=_TRACED)
+def activations_held(seat: Seat) -> Size:
+    """Inputs of 8-bit products (LLM.int8()), which their nodes hold until the whole graph is freed, after backward.
+
+    Recomputation does not free them, unless it is reentrant: bitsandbytes keeps them beside what autograd saves. It is
+    why 8-bit training needs more than 4-bit training.
+    """
+    block, first = block_pass(seat), first_block_pass(seat)
+    layers = seat.arch.dims.layers
+    if seat.state == "forward":  # the last block counts its own while it runs
+        return first.held + worst(layers - 2, 0) * block.held
+    if seat.instant == "last block":
+        return (layers - 1) * block.held
+    if seat.instant == "first block":
+        return first.held + worst(layers - 2, 0) * block.held
+    return first.held + (layers - 1) * block.held
+
+
 def _block_runs(seat: Seat) -> bool:
     if _without_grad(seat):
         return seat.instant in ("last block", "prefill", "decode")

@@ -1,37 +1,66 @@
-"""The cache of keys and values that generation reads."""
+"""The cache of keys and values that Transformers' generate reads."""
 
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import term
-from vramcast.num import Size, let
+from vramcast.num import Size, at_most, let, shard, whole
+
+GROUP, RESIDUAL = 64, 128
+"""QuantizedCache's q_group_size and residual_length: transformers/cache_utils.py"""
+_QUANTISED_BITS = {"int8": 8, "int4": 4}
 
 
 def kv_per_token(seat: Seat) -> Size:
-    """Bytes that one token of one sequence adds: a key and a value in every layer."""
-    dims = seat.arch.dims
-    return let("kv_per_token", 2 * dims.layers * dims.kv * BYTES[seat.weights_dtype])
+    """Bytes that one token of one sequence adds to one layer: a key and a value."""
+    return let("kv_per_token", 2 * seat.arch.dims.kv * BYTES[seat.weights_dtype])
+
+
+def _lives(seat: Seat) -> bool:
+    return seat.caches and seat.state == "generate"
 
 
 @term(
     "kv_cache",
-    lives=lambda seat: seat.caches and seat.state == "generate",
-    source="transformers/cache_utils.py, DynamicCache: one key and one value tensor a layer",
+    lives=_lives,
+    source="transformers/cache_utils.py: DynamicCache, StaticCache, QuantizedCache, and their layers",
 )
 def kv_cache(seat: Seat) -> Size:
     """Keys and values of all tokens so far.
 
     2 × layers × key heads × head width × bytes, for every token of every sequence. Grouped-query models keep few key
-    heads: Qwen2.5-7B needs 56 KiB a token where the multi-head rule of thumb says 392 KiB. When it hurts: fewer
-    sequences at once, shorter responses, an 8-bit cache.
+    heads: Qwen2.5-7B needs 56 KiB a token where the multi-head rule of thumb says 392 KiB. Sliding layers keep their
+    window, from the first step on. A static cache is whole from the first token, an offloaded one has two layers on the
+    GPU, a quantised one packs all but the last tokens. When it hurts: fewer sequences at once, shorter responses, an
+    8-bit cache.
     """
-    return seat.sequences * seat.cached_len * kv_per_token(seat)
+    if seat.cache == "quantised":
+        return _quantised(seat)
+    layers, length = seat.arch.dims.layers, seat.longest if seat.cache == "static" else seat.cached_len
+    if seat.cache == "offloaded":  # the layer at work, and the next one on its way
+        return seat.sequences * at_most(2, layers) * length * kv_per_token(seat)
+    slides = seat.arch.sliding_layers
+    if not seat.windows or (seat.instant != "decode" and seat.cache != "static"):
+        return seat.sequences * layers * length * kv_per_token(seat)
+    window = let("window", at_most(seat.arch.window, length))
+    return seat.sequences * ((layers - slides) * length + slides * window) * kv_per_token(seat)
+
+
+def _quantised(seat: Seat) -> Size:
+    """The prompt packed in groups with a scale and a shift; steps in full until there are 128, then packed too."""
+    flushed = whole(seat.cached_len - seat.prompt_len, RESIDUAL) * RESIDUAL
+    packed = let("packed_tokens", seat.prompt_len + flushed)
+    elements = let("packed_elements", seat.sequences * seat.arch.dims.kv * packed)
+    bits = _QUANTISED_BITS[seat.cache_dtype]
+    size = shard(elements * bits, 8) + 2 * whole(elements, GROUP) * BYTES[seat.weights_dtype]
+    rest = seat.sequences * (seat.cached_len - packed) * kv_per_token(seat)
+    return seat.arch.dims.layers * (2 * size + rest)
 
 
 @term(
     "kv_cache.grow",
-    lives=lambda seat: seat.caches and seat.state == "generate" and seat.instant == "decode",
+    lives=lambda seat: _lives(seat) and seat.instant == "decode" and seat.cache == "dynamic",
     source="transformers/cache_utils.py, DynamicLayer.update: torch.cat makes a new tensor, the old one still alive",
 )
 def kv_cache_grow(seat: Seat) -> Size:

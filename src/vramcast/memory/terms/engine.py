@@ -6,6 +6,7 @@ from vramcast.catalog.dtypes import BYTES
 from vramcast.catalog.overheads import overhead
 from vramcast.memory.seat import Engine, Seat
 from vramcast.memory.term import Interval, term
+from vramcast.models.quant.format import Holder
 from vramcast.num import Size, at_most, let, shard, total, up_to, whole, worst
 
 _VLLM = "vllm/v1/worker/gpu_worker.py, determine_available_memory"
@@ -14,6 +15,8 @@ _VOCAB_PADDING = 64
 BLOCK = 16
 """tokens of a cache block: vllm/config/cache.py, block_size"""
 _MILLION = 1_000_000
+_HOLDERS: dict[str, Holder] = {"vllm": "vllm", "sglang": "sglang"}
+"""engine.kind -> whose layout of packed tensors"""
 
 
 def engine_of(seat: Seat) -> Engine:
@@ -53,8 +56,9 @@ def engine_weights(seat: Seat) -> Size:
     """The engine's own copy of the weights, on one of its GPUs.
 
     In the engine's dtype, divided by its tensor-parallel ranks (key heads are repeated when there are more ranks), plus
-    the table of rotary positions. Asleep it is gone (level 2) or on the host (level 1). It wakes before the trainer
-    lets go of anything: at the weight sync both copies are there.
+    the table of rotary positions. `engine.quant` packs the linear layers of the blocks: fp8 halves them. Asleep it is
+    gone (level 2) or on the host (level 1). It wakes before the trainer lets go of anything: at the weight sync both
+    copies are there.
     """
     engine, dims = engine_of(seat), seat.arch.dims
     vocab = up_to(dims.vocab, _VOCAB_PADDING)
@@ -62,9 +66,19 @@ def engine_weights(seat: Seat) -> Size:
     heads = total(
         shard(vocab, engine.tp) * dims.hidden if row.cut == "vocab" else row.elements(dims, engine.tp) for row in outer
     )
-    block = let("engine block", total(row.elements(dims, engine.tp) for row in seat.arch.block.rows))
+    plain = [row for row in seat.arch.block.rows if row.linear not in engine.formats]
+    block = let("engine block", total(row.elements(dims, engine.tp) for row in plain))
     rope = seat.arch.max_len * dims.head_dim
-    return let("engine_params", heads + dims.layers * block + rope) * BYTES[engine.weights_dtype]
+    params = let("engine_params", heads + dims.layers * block + rope) * BYTES[engine.weights_dtype]
+    packed = [
+        let(
+            f"{row.linear} packed",
+            engine.formats[row.linear].size(*row.shape(dims, engine.tp), holder=_HOLDERS.get(engine.kind, "vllm")),
+        )
+        for row in seat.arch.block.rows
+        if row.linear in engine.formats
+    ]
+    return params + dims.layers * total(packed) if packed else params
 
 
 @term("engine.activation", lives=_stepping, basis="calibrated", source=_VLLM + "; sampler bytes measured by version")

@@ -8,15 +8,15 @@ from vramcast.memory.seat import Seat
 from vramcast.memory.term import Tensors, term
 from vramcast.memory.units import (
     held_adapters,
-    held_parameters,
-    held_tensors,
     held_trainable,
     held_trainable_block,
+    stored_tensors,
+    stored_weights,
     trainable_dtype,
     trainable_parameters,
     trainable_tensors,
 )
-from vramcast.num import Size
+from vramcast.num import Size, worst
 
 
 def sized(seat: Seat, tensors: list[tuple[Size, Size]], dtype: str, copies: int = 1) -> list[tuple[Size, Size]]:
@@ -33,16 +33,19 @@ def of_trainable(copies: int, dtype: str = "") -> Tensors:
     "weights",
     lives=lambda seat: seat.engine is None and seat.resident("weights"),
     source="shapes of the Hugging Face classes; checked against the published parameter totals",
-    tensors=lambda seat: sized(seat, held_tensors(seat), seat.weights_dtype),
+    tensors=stored_tensors,
+    fresh=lambda seat: not seat.sharded and (seat.packing is None or not seat.packing.while_loading),
 )
 def weights(seat: Seat) -> Size:
     """The model's parameters as they are stored.
 
     Bytes = parameters × bytes of the stored dtype, divided by the ranks under FSDP. TRL loads fp32 unless `dtype` is
     set: twice the bytes of the checkpoint; FSDP's mixed precision keeps fp32 shards in any case. Resident all the time
-    unless offloaded. When it hurts: load in bf16, shard over GPUs, or take a smaller model.
+    unless offloaded. A quantised model packs the linear layers of its blocks (4 or 8 bits a weight, and scales);
+    embedding, norms and head stay as they were, or become fp32 where PEFT prepares the model for training. When it
+    hurts: load in bf16 or 4 bits, shard over GPUs, or take a smaller model.
     """
-    return held_parameters(seat) * BYTES[seat.weights_dtype]
+    return stored_weights(seat)
 
 
 @term(
@@ -57,6 +60,38 @@ def adapters(seat: Seat) -> Size:
     PEFT keeps them in fp32 even when the base is bf16. Small: the rank times the widths of the adapted layers.
     """
     return held_trainable(seat) * BYTES[seat.adapter_dtype]
+
+
+def _buffered(seat: Seat) -> bool:
+    return seat.packing is not None and seat.packing.buffers and seat.resident("weights")
+
+
+@term(
+    "quant.buffers",
+    lives=_buffered,
+    source="auto-gptq 0.7 modeling/_utils.py autogptq_post_init: temp_dq and, without act-order, one row of temp_state",
+)
+def quant_buffers(seat: Seat) -> Size:
+    """Room for the largest linear layer unpacked to 16 bits, kept from loading on.
+
+    ExLlama's kernels for 4-bit GPTQ multiply more than a few rows with the unpacked weight. Transformers 4 loads them;
+    Marlin's, which newer versions and engines choose, need none.
+    """
+    dims = seat.arch.dims
+    rows = [row for row in seat.arch.block.rows if seat.packing and row.linear in seat.packing.formats]
+    largest = worst(*(row.elements(dims) for row in rows))
+    widest = worst(*(getattr(dims, side) for row in rows for side in (row.rows, row.width)))
+    return (largest + widest) * BYTES["fp16"]
+
+
+@term(
+    "weights.untied",
+    lives=lambda seat: seat.phase == "load" and seat.arch.tied and bool(seat.packing and seat.packing.saved_untied),
+    source="autoawq 0.2 models/base.py save_quantized writes the state dict with the head; transformers ties after it",
+)
+def weights_untied(seat: Seat) -> Size:
+    """A second embedding while an AWQ checkpoint of a model with a tied head is loaded: the file has both."""
+    return seat.arch.dims.vocab * seat.arch.dims.hidden * BYTES[seat.weights_dtype]
 
 
 def _gradients_live(seat: Seat) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Blocks, Weight
+from vramcast.models.layout import Blocks, Weight, axis
 from vramcast.models.parts import Part, linear, norm, single, stack, tensor
 from vramcast.models.types.towers import first, scales, two
 from vramcast.num import Size
@@ -20,7 +20,8 @@ def _patch(v: Fields, width: Size, bias: bool) -> list[Weight]:
 
 
 def _attention(width: Size) -> list[Weight]:
-    return [*linear("attn.qkv", width, 3 * width, True), *linear("attn.proj", width, width, True)]
+    heads = axis(width)
+    return [*linear("attn.qkv", width, heads + heads + heads, True), *linear("attn.proj", heads, width, True)]
 
 
 def qwen2(c: Fields, text: Size) -> list[Blocks]:
@@ -47,7 +48,7 @@ def qwen2_5(c: Fields, text: Size) -> list[Blocks]:
         return [
             *scales("norm1 norm2", width, False),
             *_attention(width),
-            *linear("mlp.gate_proj", width, middle, True),
+            *linear("mlp.gate_proj", width, axis(middle), True),
             *two("mlp.up_proj mlp.down_proj", width, middle),
         ]
 

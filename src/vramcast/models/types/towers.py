@@ -1,4 +1,6 @@
-"""Vision towers and projectors. A tower is small beside its language model: engines keep it whole on every rank."""
+"""Vision towers and projectors. Attention and MLPs of a tower are cut by tensor parallelism as the language model's are
+(vLLM 0.11 `models/clip.py`, `siglip.py`, `pixtral.py`, `qwen2_vl.py`); embeddings and projectors are whole everywhere.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from math import prod
 from typing import Any, cast
 
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Blocks, Weight
+from vramcast.models.layout import Blocks, Weight, axis
 from vramcast.models.parts import Part, linear, norm, single, stack, tensor
 from vramcast.num import Size
 
@@ -21,15 +23,14 @@ def first(c: Fields, *names: str) -> Size:
 
 def apart(at: str, width: Size, bias: bool, out: str = "out_proj", inner: Size = 0) -> list[Weight]:
     """q, k, v and output, all as wide as the tower (or `inner`)."""
-    found = [
-        one for name in ("q_proj", "k_proj", "v_proj") for one in linear(f"{at}.{name}", width, inner or width, bias)
-    ]
-    return [*found, *linear(f"{at}.{out}", inner or width, width, bias)]
+    heads = axis(inner or width)
+    found = [one for name in ("q_proj", "k_proj", "v_proj") for one in linear(f"{at}.{name}", width, heads, bias)]
+    return [*found, *linear(f"{at}.{out}", heads, width, bias)]
 
 
 def two(names: str, width: Size, middle: Size, bias: bool = True) -> list[Weight]:
     up, down = names.split()
-    return [*linear(up, width, middle, bias), *linear(down, middle, width, bias)]
+    return [*linear(up, width, axis(middle), bias), *linear(down, axis(middle), width, bias)]
 
 
 def scales(names: str, width: Size, bias: bool) -> list[Weight]:
@@ -114,7 +115,7 @@ def clip(c: Fields, text: Size) -> list[Blocks]:
 
 
 def _pixtral_layer(v: Fields, _: int) -> list[Weight]:
-    width, middle = v.count("hidden_size"), v.count("intermediate_size")
+    width, middle = v.count("hidden_size"), axis(v.count("intermediate_size"))
     return [
         *apart("attention", width, False, "o_proj", v.count("num_attention_heads") * v.count("head_dim", 0)),
         *linear("feed_forward.gate_proj", width, middle),

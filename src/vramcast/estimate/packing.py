@@ -1,0 +1,82 @@
+"""Packed weights of a job: who says so, and the mode of a seat that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from vramcast.memory.packing import Packing, Product
+from vramcast.models.arch import Arch, Row
+from vramcast.models.layout import Weight, axis
+from vramcast.models.quant.format import Format
+from vramcast.models.quant.loadtime import load_time
+from vramcast.models.quant.quantisation import Quantisation
+from vramcast.types.job import Fact, Origin
+from vramcast.types.recipe import Recipe
+from vramcast.types.settings import Settings
+
+_PRODUCTS: dict[str, Product] = {
+    "nf4": "unpack", "fp4": "unpack", "int8": "int8", "fp8": "fp8", "fp8_block": "fp8", "awq": "long",
+}  # fmt: skip
+"""kind of quantisation -> how its products run; a kernel where nothing is said"""
+TRAINED = ("nf4", "fp4", "int8")
+"""kinds that adapters are trained on"""
+
+
+def implied_facts(asked: Mapping[str, Fact], own: Quantisation | None, where: str) -> Iterator[Fact]:
+    """`quant.kind` of a checkpoint that is quantised (`own`), or of QLoRA, where nobody says it."""
+    if own is not None:
+        yield Fact("quant.kind", own.kind, Origin(f"{where} quantization_config: {own.label}"))
+    elif "tuning" in asked and asked["tuning"].value == "qlora":
+        yield Fact("quant.kind", "nf4", Origin("what QLoRA packs its base into"))
+
+
+def quantisation_of(settings: Settings, own: Quantisation | None) -> Quantisation | None:
+    """The checkpoint's own quantisation, or the one that the settings ask for."""
+    if own is not None:
+        return own
+    return load_time(
+        settings.quant_kind,
+        double=settings.quant_double,
+        storage=settings.quant_storage,
+        bits=settings.quant_bits,
+        group=settings.quant_group,
+    )
+
+
+def formats_of(quantisation: Quantisation, arch: Arch) -> dict[str, Format]:
+    """Linear layer of a block -> its format, of those that are packed."""
+    found = {row.linear: quantisation.format_of(*_parameter(row, arch)) for row in arch.block.rows if row.linear}
+    return {name: form for name, form in found.items() if form is not None}
+
+
+def engine_formats(settings: Settings, arch: Arch, own: Quantisation | None) -> dict[str, Format]:
+    """How an engine packs its own copy: as the checkpoint does, or as `engine.quant` says."""
+    quantisation = own or load_time(settings.engine_quant)
+    return formats_of(quantisation, arch) if quantisation is not None else {}
+
+
+def packing_of(settings: Settings, arch: Arch, own: Quantisation | None, recipe: Recipe) -> Packing | None:
+    """How the trainer, or Transformers in inference, holds the linear layers of blocks; None where they are plain."""
+    quantisation = quantisation_of(settings, own)
+    if quantisation is None:
+        return None
+    formats = formats_of(quantisation, arch)
+    return Packing(
+        formats=formats,
+        product=_PRODUCTS.get(quantisation.kind, "kernel"),
+        compute_dtype=settings.quant_compute_dtype or settings.weights_dtype,
+        origin_dtype=settings.weights_dtype,
+        nested=settings.quant_double,
+        buffers=recipe.gptq_buffers and quantisation.kind == "gptq" and _is_four_bit(formats),
+        saved_untied=quantisation.kind == "awq",
+    )
+
+
+def _is_four_bit(formats: Mapping[str, Format]) -> bool:
+    return any(form.name.startswith("int4") for form in formats.values())
+
+
+def _parameter(row: Row, arch: Arch) -> tuple[str, Weight, str]:
+    """(full name, tensor, module) of a linear layer of the first block."""
+    rows, width = getattr(arch.dims, row.rows), getattr(arch.dims, row.width)
+    return f"model.layers.0.{row.name}", Weight(row.name, (axis(rows), axis(width))), row.module

@@ -1,0 +1,64 @@
+"""Contradictions of a job with packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vramcast.errors import Mistakes
+from vramcast.estimate.packing import TRAINED, formats_of, quantisation_of
+from vramcast.models.arch import Arch
+from vramcast.models.quant.quantisation import Quantisation
+from vramcast.types.job import Fact
+from vramcast.types.settings import ADAPTED, Settings
+
+
+def check_packing(
+    settings: Settings, arch: Arch, own: Quantisation | None, facts: Mapping[str, Fact], mistakes: Mistakes
+) -> set[str]:
+    """Collect what does not go together; gives the paths with mistakes."""
+    origin = str(facts["quant.kind"].origin) if "quant.kind" in facts else "vramcast default"
+    tuning = str(facts["tuning"].origin) if "tuning" in facts else "vramcast default"
+    kind = settings.quant_kind
+    before = len(mistakes.found)
+    if own is not None and kind != own.kind:
+        mistakes.add(
+            f"quant.kind = {kind}, and the checkpoint is quantised already: {own.label}",
+            **{"from": origin, "allowed": own.kind, "help": "name the model's own checkpoint in 16 bits instead"},
+        )
+    elif kind == "none" and settings.tuning == "qlora":
+        mistakes.add(
+            "tuning = qlora needs a packed base, and quant.kind = none",
+            **{"tuning": tuning, "quant.kind": origin, "allowed": ", ".join(TRAINED)},
+        )
+    elif kind != "none":
+        _check_training(settings, kind, origin, tuning, mistakes)
+        with mistakes.collect():
+            _check_group(settings, arch, own, origin)
+    return {"quant.kind", "tuning"} if len(mistakes.found) > before else set()
+
+
+def _check_training(settings: Settings, kind: str, origin: str, tuning: str, mistakes: Mistakes) -> None:
+    if settings.algorithm == "inference":
+        return
+    if settings.tuning not in ADAPTED:
+        mistakes.add(
+            f"packed weights do not train: quant.kind = {kind} with tuning = {settings.tuning}",
+            **{"quant.kind": origin, "tuning": tuning, "allowed": "tuning = qlora, or quant.kind = none"},
+        )
+    elif kind not in TRAINED:
+        mistakes.add(
+            f"adapters on a base of quant.kind = {kind} are not modelled yet",
+            **{"from": origin, "modelled": ", ".join(TRAINED)},
+        )
+    elif settings.shard != "none" and settings.gpus > 1:
+        mistakes.add(
+            f"shard = {settings.shard} of packed weights is not modelled yet",
+            **{"quant.kind": origin, "modelled": "shard = none: every GPU has all of them"},
+        )
+
+
+def _check_group(settings: Settings, arch: Arch, own: Quantisation | None, origin: str) -> None:
+    """A group size that divides no layer would pack nothing."""
+    quantisation = quantisation_of(settings, own)
+    assert quantisation is not None
+    formats_of(quantisation, arch)
