@@ -47,10 +47,10 @@ def test_a_model_is_exact_wrong_or_refused(tmp_path: Path) -> None:
     found = run(f"bench {file}")
     assert found.exit == 1
     assert found.stdout.splitlines() == [
-        "quantity                     readings    exact    wrong  skipped",
-        "  params                            4        1        1        2",
-        "wrong",
-        "  wrong: params 1,352, measured 1,353",
+        "quantity                     readings   exact    median     worst  skipped",
+        "  params                            4       1   0.037 %   0.074 %        2  ✗",
+        "farthest off",
+        "  wrong: params 1,352, measured 1,353 (-0.074 %)",
         "skipped",
         "  refused: refused: unknown model type 'lama'",
         "  uncounted: nobody could count it: there is no exact number to compare with",

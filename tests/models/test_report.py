@@ -36,13 +36,18 @@ blocks
          final norm                                          2,048      4.00 KiB
          head                                          311,164,928      0.58 GiB
 
-modules
-         routed_experts                             28,991,029,248        95.0 %
-         attention                                     906,080,256         3.0 %
-         embedding                                     311,164,928         1.0 %
-         lm_head                                       311,164,928         1.0 %
-         router                                         12,582,912         0.0 %
-         norms                                             100,352         0.0 %
+modules                         parameters    share    bits  stored as
+  routed_experts            28,991,029,248   95.0 %      16  bf16
+  attention                    906,080,256    3.0 %      16  bf16
+  embedding                    311,164,928    1.0 %      16  bf16
+  lm_head                      311,164,928    1.0 %      16  bf16
+  router                        12,582,912    0.0 %      16  bf16
+  norms                            100,352    0.0 %      16  bf16
+
+kept by a sequence, keys and values in bf16 (transformers)
+    48 × full attention                           24,576 B a token
+         for every further token                  24,576 B a token
+         a sequence of 40,960 tokens                                    0.94 GiB
 
 one rank of tp = 8, pp = 2
          stage 0: layers 0 to 23                     1,920,145,408      3.58 GiB
@@ -131,8 +136,6 @@ def test_check_reads_every_field_of_a_users_file(tmp_path: Path, capsys: pytest.
 def test_what_is_not_counted_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "--model", "deepseek-ai/DeepSeek-V3")
     assert "  num_nextn_predict_layers = 1  (not counted: transformers builds no MTP layer)" in out.splitlines()
-    _, out, _ = run(capsys, "--model", "openai/gpt-oss-120b")
-    assert "  quantization_config = not applied  (bytes are those of bf16)" in out.splitlines()
 
 
 def test_layers_that_are_one_mixer_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:

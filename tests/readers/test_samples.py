@@ -21,7 +21,6 @@ NOT_YET: dict[str, set[str]] = {
     "trl/dpo.yaml": {"algorithm = dpo", "reference.kind = precomputed"},
     "trl/grpo_server.yaml": {"engine.process = server"},
     "trl/lora.yaml": {"lora.save_modules = ['lm_head', 'embed_tokens']"},
-    "trl/qlora.yaml": {"tuning = qlora", "quant.kind = nf4", "quant.double = true", "quant.storage = bf16"},
     "verl/continued.sh": {
         "algorithm = ppo", "critic.kind = model", "critic.micro_batch = 8", "critic.offload.optimizer = cpu"
     },

@@ -379,7 +379,7 @@ EDITS: dict[str, list[Any]] = {
     "reference.kind": ["none", "copy"],
     "engine.kind": ["vllm", "sglang"], "engine.fraction": [0.4], "engine.tp": [4], "engine.max_seqs": [64],
     "engine.max_batched_tokens": [4096], "engine.max_len": [4096], "engine.eager": [True],
-    "engine.sleep": ["none", "2"], "engine.sync_bucket_bytes": [512 << 20],
+    "engine.sleep": ["none", "2"], "engine.sync_bucket_bytes": [512 << 20], "engine.quant": ["fp8"],
 }  # fmt: skip
 SWITCHED = {"logprob.token_budget", "reference.logprob.token_budget", "lora.targets"}
 """Paths that mean something only beside another edit."""

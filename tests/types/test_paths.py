@@ -10,7 +10,7 @@ from vramcast.types.settings import ROLES, Settings
 NAMES = """
 algorithm grpo.variant framework model tuning trainable
 weights_dtype compute_dtype grad_dtype master_dtype state_dtype autocast
-quant.kind quant.double quant.storage optimizer optimizer.impl
+quant.kind quant.double quant.storage quant.bits quant.group quant.compute_dtype quant.rest_dtype optimizer optimizer.impl
 lora.rank lora.targets lora.dtype lora.dropout lora.dora lora.rank_pattern lora.save_modules
 micro_batch accumulation seq_len prompt_len response_len token_budget packing padding labelled_frac image_tokens
 group prompts_per_step mini_batch logprob.micro_batch logprob.token_budget eval.micro_batch lengths
@@ -20,7 +20,7 @@ tp sp pp vpp schedule cp ulysses ep etp shard shard_size replicas reshard wrap b
 reference.kind reward.kind critic.kind teacher.kind
 engine.kind engine.version engine.process engine.fraction engine.kv_bytes engine.tp engine.pp engine.dp engine.ep
 engine.dtype engine.quant engine.kv_dtype engine.max_seqs engine.max_batched_tokens engine.max_len engine.eager
-engine.sleep engine.lora_slots engine.count engine.sync_bucket_bytes
+engine.sleep engine.cache engine.lora_slots engine.count engine.sync_bucket_bytes
 gpu gpus gpus_per_node host_bytes busy_bytes allocator
 """.split()
 
@@ -50,6 +50,9 @@ CHOICES = {
     "engine.kind": "none hf vllm sglang trtllm",
     "engine.process": "trainer own server",
     "engine.sleep": "none 1 2",
+    "engine.cache": "dynamic static offloaded quantised",
+    "engine.kv_dtype": "fp32 bf16 fp16 fp8 int8 int4 nvfp4 mxfp8 fp4_e2m1 fp8_ds_mla nvfp4_ds_mla "
+    "int8_per_token_head fp8_per_token_head int4_per_token_head",
 }
 
 ENGINE = [name for name in NAMES if name.startswith("engine.")]
@@ -84,7 +87,8 @@ def test_enumerations_are_closed(name: str, words: str) -> None:
 
 def test_every_other_enumeration_is_a_dtype_a_quantisation_or_an_optimizer() -> None:
     rest = {name for name, path in PATHS.items() if path.kind == "choice"} - set(CHOICES)
-    assert rest == {name for name in NAMES if name.endswith(("dtype", ".storage"))} | {"optimizer", "engine.quant"}
+    dtypes = {name for name in NAMES if name.endswith(("dtype", ".storage"))} - set(CHOICES)
+    assert rest == dtypes | {"optimizer", "engine.quant"}
     assert PATHS["engine.quant"].choices == PATHS["quant.kind"].choices
 
 
@@ -176,5 +180,5 @@ def test_a_value_is_refused(name: str, written: object, reason: str) -> None:
 
 
 def test_dtypes_are_the_same_everywhere() -> None:
-    names = [name for name in NAMES if name.endswith(("dtype", ".storage"))]
+    names = [name for name in NAMES if name.endswith(("dtype", ".storage")) and name not in CHOICES]
     assert {PATHS[name].choices for name in names} == {("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "int4")}

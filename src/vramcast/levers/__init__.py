@@ -59,6 +59,7 @@ LEVERS = (
     Lever("engine-quantisation", "numerics", edits.engine_quant, articles=("A2", "B6")),
     Lever("kv-dtype", "numerics", edits.kv_dtype, articles=("A2",)),
     Lever("quantisation", "numerics", edits.quantise, articles=("B6",)),
+    Lever("double-quantisation", "numerics", edits.double_quantise),
     Lever("no-reference", "quality", edits.no_reference, articles=("A1",)),
     Lever("lora", "quality", edits.lora, articles=("A2", "B1")),
     Lever("lower-rank", "quality", edits.lower_rank),

@@ -79,6 +79,7 @@ NATIVE: dict[str, Write] = {
     "reference.kind": _named(f"{ACTOR}use_kl_loss", {"none": False, "copy": True, "adapter_off": True}),
     "engine.kind": _named(f"{ROLLOUT}name", {kind: kind for kind in ("vllm", "sglang", "hf", "trtllm")}),
     "engine.fraction": _key(f"{ROLLOUT}gpu_memory_utilization"),
+    "engine.quant": _named(f"{ROLLOUT}quantization", {"none": None, "fp8": "fp8"}),
     "engine.tp": _key(f"{ROLLOUT}tensor_model_parallel_size"),
     "engine.max_seqs": _key(f"{ROLLOUT}max_num_seqs"),
     "engine.max_batched_tokens": _key(f"{ROLLOUT}max_num_batched_tokens"),
