@@ -99,6 +99,14 @@ def test_the_output_is_what_it_prints_now(
     assert all(line.startswith("  ") for line in left_out), "only assumptions may be left out"
 
 
+def test_the_accuracy_is_what_bench_prints_now(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main(["bench", "bench/runs", "--markdown"]) == 0
+    assert capsys.readouterr().out.strip() in README
+
+
 def test_make_targets_exist() -> None:
     known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     blocks = "\n".join(_fences(README))
