@@ -10,7 +10,7 @@ from tests.group_jobs import TRL, VERL, Values
 from tests.random_jobs import said
 
 from vramcast.estimate import edited, forecast, resolve
-from vramcast.levers import LEVERS, Pulled, pull, pull_all
+from vramcast.levers import LEVERS, Pulled, helping, pull, pull_all
 from vramcast.report.text import show
 from vramcast.types.result import Forecast
 
@@ -96,21 +96,26 @@ WITHOUT_A_KEY = {"offload-reference"}
 """Levers for which neither framework has a key: verl's FSDP offloads the reference anyway, TRL never does."""
 
 
-_ANSWERS: dict[int, tuple[Forecast, Pulled]] = {}
+_ANSWERS: dict[str, tuple[Forecast, list[Pulled]]] = {}
 
 
-def pulled(case: Case) -> tuple[Forecast, Pulled]:
-    """The job's answer and what came of the lever, worked out once for all tests that look at it."""
-    if id(case) not in _ANSWERS:
-        answer = forecast(said(case.job))
-        found = next(found for found in pull_all(said(case.job), answer) if found.lever.name == case.lever)
-        _ANSWERS[id(case)] = (answer, found)
-    return _ANSWERS[id(case)]
+def asked(job: Values) -> tuple[Forecast, list[Pulled]]:
+    """The job's answer and what came of every lever, worked out once for all tests that look at it."""
+    key = repr(sorted(job.items()))
+    if key not in _ANSWERS:
+        answer = forecast(said(job))
+        _ANSWERS[key] = (answer, pull_all(said(job), answer))
+    return _ANSWERS[key]
+
+
+def pulled(job: Values, lever: str) -> Pulled:
+    return next(found for found in asked(job)[1] if found.lever.name == lever)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.lever)
 def test_what_a_lever_says_is_the_edited_job_asked_afresh(case: Case) -> None:
-    answer, found = pulled(case)
+    answer, everything = asked(case.job)
+    found = pulled(case.job, case.lever)
     result = found.result
     assert result is not None, found.why
     fresh = forecast(said({**case.job, **case.set}))
@@ -119,12 +124,12 @@ def test_what_a_lever_says_is_the_edited_job_asked_afresh(case: Case) -> None:
     assert result.saves_bytes == answer.peak.bytes - fresh.peak.bytes
     assert result.verdict == fresh.verdict
     assert (result.saves_bytes > 0) == case.helps
-    assert (result in pull(said(case.job), answer)) == case.helps
+    assert (result in helping(everything, answer)) == case.helps
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.lever)
 def test_a_lever_has_a_price_and_speaks_the_framework(case: Case) -> None:
-    _, found = pulled(case)
+    found = pulled(case.job, case.lever)
     assert found.result is not None
     assert found.result.native == case.native
     assert found.result.price == case.price == found.lever.price
@@ -161,17 +166,14 @@ def test_every_lever_has_a_case() -> None:
 
 @pytest.mark.parametrize("name", sorted(NOT_MODELLED))
 def test_a_lever_that_is_not_modelled_says_so(name: str) -> None:
-    answer = forecast(said(VERL))
-    found = next(found for found in pull_all(said(VERL), answer) if found.lever.name == name)
+    found = pulled(VERL, name)
     assert found.result is None
     assert "is not modelled yet" in found.why
 
 
 @pytest.mark.parametrize(("job", "why"), [(VERL, "verl has no key for it"), (TRL, "trl has no key for it")])
 def test_a_lever_that_no_key_says_is_not_pulled(job: Values, why: str) -> None:
-    job = {**job, "reference.kind": "copy", "reference.offload.weights": "none"}
-    answer = forecast(said(job))
-    found = next(found for found in pull_all(said(job), answer) if found.lever.name == "offload-reference")
+    found = pulled({**job, "reference.kind": "copy", "reference.offload.weights": "none"}, "offload-reference")
     assert (found.result, found.why) == (None, why)
 
 
@@ -206,8 +208,8 @@ VARIED: list[Values] = [
 
 @pytest.mark.parametrize("job", VARIED)
 def test_there_is_always_a_lever(job: Values) -> None:
-    answer = forecast(said(job))
-    levers = pull(said(job), answer)
+    answer, everything = asked(job)
+    levers = helping(everything, answer)
     assert levers
     if answer.verdict == "fits":
         assert levers[0].saves_bytes > 0
@@ -218,29 +220,28 @@ _SMALLEST: Values = {**SFT, **_LORA, "micro_batch": 1, "seq_len": 1, "allocator"
 
 def test_a_packed_base_helps_the_smallest_job() -> None:
     """One token, adapters of rank 1: what is left is the frozen base, and only that can shrink."""
-    answer = forecast(said(_SMALLEST))
-    assert [lever.name for lever in pull(said(_SMALLEST), answer)] == ["quantisation"]
+    answer, everything = asked(_SMALLEST)
+    assert [lever.name for lever in helping(everything, answer)] == ["quantisation"]
 
 
 def test_where_nothing_helps_every_lever_says_why() -> None:
     """The same with a base of 4 bits and packed scales: nothing is left to make smaller."""
     job = {**_SMALLEST, "tuning": "qlora", "quant.double": True}
-    answer = forecast(said(job))
-    found = pull_all(said(job), answer)
-    helping = pull(said(job), answer)
-    assert helping == []
+    answer, found = asked(job)
+    levers = pull(said(job), answer)
+    assert levers == helping(found, answer) == []
     assert all(one.why for one in found if one.result is None)
     assert all(one.result.saves_bytes <= 0 for one in found if one.result is not None)
     assert "nothing that is modelled lowers the peak: `vramcast levers` says why" in show(
-        structs.replace(answer, levers=helping)
+        structs.replace(answer, levers=levers)
     )
 
 
 def test_a_job_that_does_not_fit_is_offered_what_makes_it_fit_first() -> None:
     job = {**TRL, "shard": "none"}
-    answer = forecast(said(job))
+    answer, everything = asked(job)
     assert answer.verdict == "does_not_fit"
-    best = pull(said(job), answer)[0]
+    best = helping(everything, answer)[0]
     assert (best.name, best.verdict) == ("shard", "fits")
 
 
@@ -248,8 +249,8 @@ def test_the_share_is_moved_into_its_window() -> None:
     """Below one sequence it is raised, above what is free it is lowered."""
     for fraction in (0.15, 0.9):
         job = {**TRL, "engine.fraction": fraction}
-        answer = forecast(said(job))
+        answer, everything = asked(job)
         engine = answer.groups[0].engines[0]
-        result = next(found for found in pull(said(job), answer) if found.name == "engine-fraction")
+        result = next(found for found in helping(everything, answer) if found.name == "engine-fraction")
         assert result.set == {"engine.fraction": engine.fraction_low if fraction < 0.5 else engine.fraction_high}
         assert result.verdict != "does_not_fit"

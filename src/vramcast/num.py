@@ -128,19 +128,19 @@ def tabulate(function: Callable[[int], int], size: Size) -> Size:
 def gather(function: Callable[[tuple[int, ...]], int], sizes: Iterable[Size]) -> Size:
     """An integer function of many sizes together (tensors placed into segments), applied in every reading."""
     listed = list(sizes)
-    if any(_is_array(size) for size in listed):
+    kinds = set(map(type, listed))
+    if _has_arrays(kinds):
         import numpy
 
         grids: Any = numpy.broadcast_arrays(*listed)
         rows: Any = numpy.stack(grids, -1).reshape(-1, len(grids))
         table: Any = numpy.array([function(tuple(map(int, row))) for row in rows])
         return table.reshape(grids[0].shape)
-    value = function(tuple(int(size) for size in listed))
-    named = [size for size in listed if isinstance(size, Named)]
-    if not named:
-        return value
+    if Named not in kinds:
+        return function(tuple(listed))
+    value = function(tuple(map(int, listed)))
     name = function.__name__.strip("_").replace("_", " ")
-    return Named(value, f"{name} of {len(listed)} sizes", f"{value:,}", _parts(*named))
+    return Named(value, f"{name} of {len(listed)} sizes", f"{value:,}", _parts(*listed))
 
 
 def let(name: str, size: Size) -> Size:
@@ -168,7 +168,8 @@ def running_peak(steps: Iterable[tuple[int, Size]]) -> Size:
         ValueError: a size dies that is not alive (not seen in the array reading).
     """
     steps = list(steps)
-    if any(_is_array(size) for _, size in steps):
+    kinds = {type(size) for _, size in steps}
+    if _has_arrays(kinds):
         import numpy
 
         level: Any = 0
@@ -188,22 +189,21 @@ def running_peak(steps: Iterable[tuple[int, Size]]) -> Size:
             _forget(alive, size)
         if level > peak:
             peak, at_peak = level, alive.copy()
-    return total(at_peak) if any(isinstance(size, Named) for _, size in steps) else peak
+    return total(at_peak) if Named in kinds else peak
 
 
 def _forget(alive: list[Size], size: Size) -> None:
     """Take the latest equal size away: the same object, else one of the same text, else one of the same value."""
-    tests: tuple[Callable[[Size], bool], ...] = (
-        lambda born: born is size,
-        lambda born: born == size and _text(born, False) == _text(size, False),
-        lambda born: born == size,
-    )
-    for same in tests:
-        for index in reversed(range(len(alive))):
-            if same(alive[index]):
-                del alive[index]
-                return
-    raise ValueError(f"a size of {int(size):,} died that was not alive")
+    latest = range(len(alive) - 1, -1, -1)
+    for index in latest:
+        if alive[index] is size:
+            del alive[index]
+            return
+    equal = [index for index in latest if alive[index] == size]
+    if not equal:
+        raise ValueError(f"a size of {int(size):,} died that was not alive")
+    same = [index for index in equal if _text(alive[index], False) == _text(size, False)]
+    del alive[(same or equal)[0]]
 
 
 def _join(left: int, right: int, sign: str, value: int) -> Named:
@@ -234,7 +234,7 @@ def _text(size: int, figures: bool) -> str:
 
 def _parts(*sizes: int) -> tuple[Level, ...]:
     levels: dict[tuple[str, int], Level] = {}
-    for size in sizes:
+    for size in {id(size): size for size in sizes}.values():  # a layer's tensors come once for each layer
         if isinstance(size, Named):
             for level in size.parts:
                 levels.setdefault((level.name, int(level.size)), level)
@@ -264,6 +264,11 @@ def _is_array(size: object) -> bool:
     return not isinstance(size, int)
 
 
+def _has_arrays(kinds: Iterable[type]) -> bool:
+    """Whether sizes of these types are of the array reading. Many sizes have few types, and this is asked often."""
+    return not all(issubclass(kind, int) for kind in kinds)
+
+
 def _plain(size: Any) -> Any:
     return int(size) if isinstance(size, Named) else size
 
@@ -271,7 +276,7 @@ def _plain(size: Any) -> Any:
 def _extreme(name: str, pick: Callable[..., int], ufunc: str, sizes: tuple[Size, ...]) -> Size:
     if len(sizes) == 1:
         return sizes[0]
-    if any(_is_array(size) for size in sizes):
+    if _has_arrays(map(type, sizes)):
         import numpy
 
         result: Any = sizes[0]

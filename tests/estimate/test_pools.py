@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -185,6 +186,7 @@ def test_shares_inside_the_window_work_and_larger_ones_do_not(job: dict[str, Any
     assert high is not None
     assert 0 < low < high < 1
 
+    @cache
     def at(fraction: float) -> Forecast:
         return ask({**job, "engine.fraction": round(fraction, 2)})
 

@@ -48,9 +48,16 @@ assert ROOT % 8 == LAYER % 8 == 0
 # Shards are allocations of their own: the root's of 136,249,792 numbers, 28 of 29,132,224.
 SHARD_SLACK = slack(136_249_792 * 4) + 28 * slack(29_132_224 * 4)
 assert SHARD_SLACK == 260_352 + 28 * 911_616 == 25_785_600
-# Both sizes are 256 bytes above a multiple of 512. Shards are cut from what was loaded, so more is no page's.
+# A shard of weights is copied while the whole unit is still there, so it gets a segment of its own, and less than 1 MiB
+# behind it counts as allocated. Later copies take what is free: both sizes are 256 bytes above a multiple of 512.
 SHARD_PAGES = 29 * 256
 assert 136_249_792 * 4 % 512 == 29_132_224 * 4 % 512 == 256
+
+
+def shard_remainders(copies: int) -> dict[str, int]:
+    """Behind the weights and `copies - 1` more tensors of every shard."""
+    return remainders(copies * SHARD_SLACK, SHARD_SLACK + (copies - 1) * SHARD_PAGES)
+
 
 
 def test_engine() -> None:
@@ -114,9 +121,10 @@ def test_every_phase() -> None:
     head_score = 24576 * 152064 * 2 + 2 * HIDDEN_BF16
     assert head_score == 7_474_249_728 + 176_160_768 == 7_650_410_496
 
-    # Gathered in bf16: the root, the block at work, and the buffer of one more block.
+    # Gathered in bf16: the root, and the block at work. Backward gathers the next block ahead.
+    head_runs = ROOT * 2  # 2,179,996,672
+    block_runs = (ROOT + LAYER) * 2  # 2,646,112,256
     blocks_run = (ROOT + 2 * LAYER) * 2  # 3,112,227,840
-    head_runs = (ROOT + LAYER) * 2  # 2,646,112,256
 
     # forward · last block, as in single-GPU training: 28 inputs are kept; the residual stream, x and three products.
     saved = 28 * HIDDEN_BF16  # 2,466,250,752
@@ -166,41 +174,41 @@ def test_every_phase() -> None:
         """A step with `moments` bytes of optimizer state, and remainders behind `copies` tensors of every shard."""
         when = "steady" if moments else "first"
         resting = {"weights": weights, "optimizer.state": moments, "cuda.context": CONTEXT, "nccl": NCCL,
-                   **remainders(copies * SHARD_SLACK, copies * SHARD_PAGES)}  # fmt: skip
+                   **shard_remainders(copies)}  # fmt: skip
         workspace = 2 * WORKSPACE if moments else 0  # nothing was computed before the first score
         scoring = {**resting, **asleep, "cublas.workspace": workspace or WORKSPACE}
         inputs = {"inputs": 2 * IDS + TABLES}
         streamed = {f"{name} (reference)": size for name, size in inputs.items()}
         # Learning: reduced gradients of the micro-batches before are there, in fp32.
         learning = {**scoring, "gradients": gradients, "inputs": IDS + TABLES,
-                    **remainders((copies + 1) * SHARD_SLACK, (copies + 1) * SHARD_PAGES)}  # fmt: skip
+                    **shard_remainders(copies + 1)}  # fmt: skip
         backward = {**learning, "cublas.workspace": 2 * WORKSPACE}
         return {
             ("sync", "weights", when): {**resting, **updated, **sync, "cublas.workspace": workspace},
             ("generate", "rollout", when): {**resting, **awake, "cublas.workspace": workspace},
             ("score.old", "last block", when): {
-                **scoring, **inputs, "fsdp.gathered": blocks_run, "activations.block": block_score
+                **scoring, **inputs, "fsdp.gathered": block_runs, "activations.block": block_score
             },
             ("score.old", "head", when): {**scoring, **inputs, "fsdp.gathered": head_runs, "logits": head_score},
             # The reference's shards come from the host unit by unit; the policy's stay.
             ("score.reference", "last block", when): {
-                **scoring, **streamed, "fsdp.gathered (reference)": blocks_run,
+                **scoring, **streamed, "fsdp.gathered (reference)": block_runs,
                 "activations.block (reference)": block_score,
             },
             ("score.reference", "head", when): {
                 **scoring, **streamed, "fsdp.gathered (reference)": head_runs, "logits (reference)": head_score
             },
             ("forward", "first block", when): {
-                **learning, "fsdp.gathered": blocks_run, "activations.saved": HIDDEN_BF16
+                **learning, "fsdp.gathered": block_runs, "activations.saved": HIDDEN_BF16
             },
             ("forward", "last block", when): {
-                **learning, "fsdp.gathered": blocks_run, "activations.saved": saved, "activations.block": block_forward
+                **learning, "fsdp.gathered": block_runs, "activations.saved": saved, "activations.block": block_forward
             },
             ("loss", "head", when): {
                 **learning, "fsdp.gathered": head_runs, "activations.saved": saved, "logits": loss
             },
             ("backward", "loss", when): {
-                **backward, "fsdp.gathered": head_runs, "activations.saved": saved, "logits": loss_backward,
+                **backward, "fsdp.gathered": block_runs, "activations.saved": saved, "logits": loss_backward,
                 "gradients.unsharded": root_waits,
             },
             ("backward", "first block", when): {
@@ -209,7 +217,7 @@ def test_every_phase() -> None:
             },
             # FSDP1 gathers the next unit ahead: behind the last block there is none.
             ("backward", "last block", when): {
-                **backward, "fsdp.gathered": head_runs, "activations.block": block_backward,
+                **backward, "fsdp.gathered": block_runs, "activations.block": block_backward,
                 "gradients.unsharded": with_block, "fsdp.reduce": reduce_block,
             },
             ("backward", "embedding", when): {
@@ -219,12 +227,12 @@ def test_every_phase() -> None:
             # foreach AdamW takes the square root of all variances at once: a fourth copy of the shard.
             ("step", "update", when): {
                 **backward, "inputs": 0, "optimizer.state": states_bytes, "optimizer.step": SHARD * 4,
-                **remainders(4 * SHARD_SLACK, 4 * SHARD_PAGES),
+                **shard_remainders(4),
             },
         }  # fmt: skip
 
     answer = ask(EXAMPLE, *CARDS)
-    loaded = {"weights": weights, "cuda.context": CONTEXT, "nccl": NCCL, **remainders(SHARD_SLACK, SHARD_PAGES)}
+    loaded = {"weights": weights, "cuda.context": CONTEXT, "nccl": NCCL, **shard_remainders(1)}
     assert_group(
         answer,
         {

@@ -12,8 +12,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.jobs import check, phases, settings, terms
+from tests.random_jobs import Values, said
 
+from vramcast.estimate import forecast
 from vramcast.memory.tape import Tape
 
 MIB = 1 << 20
@@ -31,10 +32,11 @@ QWEN2 = {
 }  # fmt: skip
 QWEN3 = {**QWEN2, "model_type": "qwen3", "head_dim": 128, "attention_bias": False}
 
-BF16 = {"weights_dtype": "bf16", "compute_dtype": "bf16", "autocast": "false"}
-FP32_AUTOCAST = {"weights_dtype": "fp32", "compute_dtype": "bf16", "autocast": "true"}
-LORA = {"tuning": "lora", "lora__rank": 16, "lora__targets": "all-linear", "lora__dtype": "fp32", "lora__dropout": 0.05}
-LORA_BF16 = {**LORA, "weights_dtype": "bf16", "compute_dtype": "bf16", "autocast": "true"}
+JOB = {"framework": "trl==1.16.0", "micro_batch": 2, "seq_len": 1024, "accumulation": 1, "attention": "flash"}
+BF16 = {"weights_dtype": "bf16", "compute_dtype": "bf16", "autocast": False}
+FP32_AUTOCAST = {"weights_dtype": "fp32", "compute_dtype": "bf16", "autocast": True}
+LORA = {"tuning": "lora", "lora.rank": 16, "lora.targets": ["all-linear"], "lora.dtype": "fp32", "lora.dropout": 0.05}
+LORA_BF16 = {**LORA, "weights_dtype": "bf16", "compute_dtype": "bf16", "autocast": True}
 LORA_FP32 = {**LORA, **FP32_AUTOCAST}
 
 
@@ -68,17 +70,15 @@ def _as_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("model", "how", "loss", "recompute", "forward", "backward"), CASES)
 def test_peaks_are_those_of_the_trace(
-    tmp_path: Path, model: dict[str, object], how: dict[str, object], loss: str, recompute: str, forward: float,
-    backward: float,
-) -> None:  # fmt: skip
+    tmp_path: Path, model: Values, how: Values, loss: str, recompute: str, forward: float, backward: float
+) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(model))
-    job = settings(framework="trl==1.16.0", micro_batch=2, seq_len=1024, accumulation=1, attention="flash",
-                   loss=loss, recompute=recompute, **how)  # fmt: skip
+    answer = forecast(said({**JOB, **how, "model": str(config), "loss": loss, "recompute": recompute}), cards=False)
     peaks: dict[str, int] = {}
-    for (phase, _, when), found in phases(check("--model", str(config), *job)).items():
-        if when == "first" and phase in ("forward", "loss", "backward"):
-            above = sum(size for name, size in terms(found).items() if name not in NOT_ABOVE_THE_WEIGHTS)
-            peaks[phase] = max(peaks.get(phase, 0), above)
+    for phase in answer.groups[0].phases:
+        if phase.when == "first" and phase.name in ("forward", "loss", "backward"):
+            above = sum(term.bytes for term in phase.terms if term.name not in NOT_ABOVE_THE_WEIGHTS)
+            peaks[phase.name] = max(peaks.get(phase.name, 0), above)
     assert max(peaks["forward"], peaks["loss"]) / MIB == pytest.approx(forward, rel=TOLERANCE)
     assert peaks["backward"] / MIB == pytest.approx(backward, rel=TOLERANCE)

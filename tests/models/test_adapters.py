@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramcast.catalog.models import model_config
@@ -246,6 +246,7 @@ def test_modules_are_known_by_name_and_shape() -> None:
 
 
 @given(st.integers(1, 1024), st.integers(1, 1024))
+@settings(max_examples=25)
 def test_trainable_grows_in_step_with_the_rank(small: int, large: int) -> None:
     one = layout("HuggingFaceTB/SmolLM2-135M")
     width = 576  # above it a rank is refused

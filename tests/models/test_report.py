@@ -120,7 +120,7 @@ def test_check_says_what_works(capsys: pytest.CaptureFixture[str]) -> None:
         "error: the activations of model type qwen3_moe are not modelled yet\n"
         "  from     Qwen/Qwen3-30B-A3B\n"
         "  works    vramcast explain --arch --model Qwen/Qwen3-30B-A3B\n"
-        "  allowed  llama, mistral, qwen2, qwen3"
+        "  allowed  llama, granite, mistral, qwen2, qwen3"
     )
 
 

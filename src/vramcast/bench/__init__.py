@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from vramcast.bench.catalogue import read_model
 from vramcast.bench.reading import Bench, Limit, Reading, Summary, is_exact
-from vramcast.bench.rows import Row, catalogue_rows, file_rows, files_of, limits_of
+from vramcast.bench.rows import Limits, Row, catalogue_rows, file_rows, files_of, limits_of
 from vramcast.bench.runs import read_run
+from vramcast.bench.training import Phases, phases_of
 
 __all__ = ["Bench", "Limit", "Reading", "Summary", "bench", "is_exact"]
 
@@ -16,37 +17,40 @@ _EXACT = "params"
 """the quantity that must be exact where no limit is given"""
 
 
-def bench(paths: Sequence[str]) -> Bench:
+def bench(paths: Sequence[str], phases: Phases = phases_of) -> Bench:
     """Compare all readings of files and folders; of the package's own catalogue if there are none.
 
     A file has one JSON object a line: a model in the catalogue's format (`id`, `params_exact`, `config`), or a run with
     `readings`. Every reading is answered: predicted, or skipped with the reason. A folder means its `*.jsonl` files,
-    and its `limits.json` what they must stay within.
+    and its `limits.json` what they must stay within. `phases` gives the instants of a training run.
 
     Raises:
         Refused: a file that cannot be read, with every line that is no row.
     """
     rows = [row for file in files_of(paths) for row in file_rows(file)] if paths else catalogue_rows()
-    readings = [reading for row in rows for reading in _readings(row)]
+    readings = [reading for row in rows for reading in _readings(row, phases)]
     return Bench(rows=readings, summary=list(_summaries(readings, limits_of(paths))))
 
 
-def _readings(row: Row) -> Iterable[Reading]:
-    return [read_model(row)] if row.readings is None else read_run(row)
+def _readings(row: Row, phases: Phases) -> Iterable[Reading]:
+    return [read_model(row)] if row.readings is None else read_run(row, phases)
 
 
-def _summaries(readings: Sequence[Reading], limits: Mapping[str, Limit]) -> Iterable[Summary]:
-    for quantity in dict.fromkeys([*(reading.quantity for reading in readings), *limits]):
-        found = [reading for reading in readings if reading.quantity == quantity]
-        yield _summary(quantity, found, limits.get(quantity))
+def _summaries(readings: Sequence[Reading], limits: Limits) -> Iterable[Summary]:
+    limited = [(workload, quantity) for workload, found in limits.items() for quantity in found]
+    for group in dict.fromkeys([*(one.group for one in readings), *limited]):
+        workload, quantity = group
+        found = [one for one in readings if one.group == group]
+        yield _summary(workload, quantity, found, limits.get(workload, {}).get(quantity))
 
 
-def _summary(quantity: str, found: Sequence[Reading], limit: Limit | None) -> Summary:
+def _summary(workload: str, quantity: str, found: Sequence[Reading], limit: Limit | None) -> Summary:
     compared = [reading for reading in found if not reading.skipped_reason]
     exact = sum(is_exact(reading) for reading in compared)
     errors = [abs(reading.error) for reading in compared if reading.error is not None]
     wrong = len(compared) - exact
     return Summary(
+        workload=workload,
         quantity=quantity,
         readings=len(found),
         exact=exact,
@@ -63,5 +67,7 @@ def _holds(compared: Sequence[Reading], limit: Limit) -> bool:
     """Nothing to compare breaks a limit. The worst is of readings whose disagreement is not explained."""
     errors = [abs(reading.error) for reading in compared if reading.error is not None]
     open_errors = [abs(one.error) for one in compared if one.error is not None and one.known_reason is None]
+    judged = [one.right for one in compared if one.right is not None]
     within = limit.median is None or (bool(errors) and median(errors) <= limit.median)
+    within &= limit.right is None or (bool(judged) and sum(judged) / len(judged) >= limit.right)
     return within and (limit.worst is None or (bool(errors) and max(open_errors, default=0) <= limit.worst))

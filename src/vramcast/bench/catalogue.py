@@ -19,6 +19,7 @@ def read_model(row: Row) -> Reading:
         reason = "nobody could count it: there is no exact number to compare with"
     return Reading(
         id=row.id,
+        workload="models",
         stack=row.stack,
         tuning=None,
         quantity="params",

@@ -74,18 +74,18 @@ def _engine(stack: str) -> str:
 
 def _sizes(row: Mapping[str, Any]) -> dict[str, Value]:
     found: dict[str, Value] = {}
-    if row.get("dtype") in _DTYPES:
-        found["weights_dtype"] = _DTYPES[row["dtype"]]
+    if str(row.get("dtype")) in _DTYPES:
+        found["weights_dtype"] = _DTYPES[str(row["dtype"])]
     for name, path in (("tp", "engine.tp"), ("pp", "engine.pp"), ("dp", "engine.dp")):
         if isinstance(row.get(name), int):
             found[path] = row[name]
     if isinstance(row.get("engine_version"), str):
         found["engine.version"] = row["engine_version"]
     cache = row.get("kv_cache_dtype") or row.get("kv_dtype")
-    if cache is not None and cache not in _CACHES:
+    if cache is not None and str(cache) not in _CACHES:
         raise Skip(f"not modelled yet: a cache in {cache}")
     if cache is not None:
-        found["engine.kv_dtype"] = _CACHES[cache]
+        found["engine.kv_dtype"] = _CACHES[str(cache)]
     return found
 
 

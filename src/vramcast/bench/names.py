@@ -54,7 +54,8 @@ def find_model(name: str, shape: Mapping[str, Any], params_b: float | None = Non
 
 def _is_called(known: Known, name: str) -> bool:
     """The same name, training included: Qwen2.5-7B and its Instruct have other tables of positions."""
-    return bool(re.match(re.escape(known.id.rpartition("/")[2].lower()) + r"($|[-_ ](?!instruct|chat))", name.lower()))
+    called = r"([\w.-]+/)?" + re.escape(known.id.rpartition("/")[2].lower()) + r"($|[-_ ](?!instruct|chat))"
+    return bool(re.match(called, name.lower()))
 
 
 def _same(known: Known, shape: Mapping[str, Any], params_b: float) -> bool:

@@ -13,6 +13,8 @@ class Reading(Struct, frozen=True, kw_only=True):
     """One measured value beside the predicted one. Bytes, or the unit that it names; parameters have unit 1."""
 
     id: str
+    workload: str
+    """models, inference or training: what limits and summaries are by, beside the quantity"""
     stack: str
     tuning: str | None
     quantity: str
@@ -21,10 +23,13 @@ class Reading(Struct, frozen=True, kw_only=True):
     unit: str
     score: str
     measured: Any
-    predicted: int | None = None
+    predicted: int | bool | None = None
+    """a verdict's is true or false; a range has none"""
     low: int | None = None
     high: int | None = None
     right: bool | None = None
+    inferred: bool = False
+    """the source does not say it: it follows from figures that are missing. Summed up apart"""
     gold: bool = False
     confidence: str | None = None
     skipped_reason: str | None = None
@@ -32,10 +37,16 @@ class Reading(Struct, frozen=True, kw_only=True):
     """why the two differ, where that was found out: such a reading breaks no limit"""
 
     @property
+    def group(self) -> tuple[str, str]:
+        """What it is summed up with: workload and quantity."""
+        return self.workload, f"{self.quantity} (inferred)" if self.inferred else self.quantity
+
+    @property
     def error(self) -> float | None:
-        """Relative; None where nothing was predicted."""
-        compared = self.predicted is not None and not self.skipped_reason and bool(self.measured)
-        return self.predicted / self.measured - 1 if compared and self.predicted is not None else None
+        """Relative; None where no number was predicted, or another score is asked."""
+        if self.predicted is None or self.skipped_reason or self.score != "relative" or not self.measured:
+            return None
+        return self.predicted / self.measured - 1
 
 
 class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,11 +54,14 @@ class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     median: float | None = None
     worst: float | None = None
+    right: float | None = None
+    """least share of verdicts and ranges that are right"""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """Readings of one quantity: exact + wrong + skipped = readings."""
+    """Readings of one quantity: exact + wrong + skipped = readings. A verdict or range that is right is exact."""
 
+    workload: str
     quantity: str
     readings: int
     exact: int
@@ -74,5 +88,5 @@ class Bench(Struct, frozen=True, kw_only=True):
 
 
 def is_exact(reading: Reading) -> bool:
-    """The predicted value is the measured one, to the last digit."""
-    return reading.predicted == reading.measured
+    """The predicted value is the measured one, to the last digit; or the verdict, bound or range is right."""
+    return reading.predicted == reading.measured if reading.right is None else reading.right

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -13,6 +13,8 @@ from vramcast.bench.reading import Limit
 from vramcast.catalog.models import model_config, model_names
 from vramcast.catalog.userfile import read_bytes
 from vramcast.errors import Mistakes, refuse
+from vramcast.types.job import Origin, check_value
+from vramcast.types.paths import Value
 
 _LIMIT_BYTES = 64 * 10**6
 
@@ -27,8 +29,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     readings: list[dict[str, Any]] | None = None
     job: dict[str, Any] | None = None
     """the run in our own paths; without it, `fields` describe it"""
-    counter: str | None = None
+    counter: Literal["peak", "current"] | None = None
     """which of PyTorch's counters an allocated peak was read from: peak or current"""
+    between: list[dict[str, Any]] = []
+    """what the source leaves open: the paths at both ends of what they can have been"""
     skip: str | None = None
     """why no reading of the run can be predicted"""
     fields: dict[str, Any] = {}
@@ -37,6 +41,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     tuning: str | None = None
     gold: bool = False
     confidence: str | None = None
+
+    @property
+    def unknown(self) -> list[str]:
+        """What the source leaves open, in its words."""
+        return [str(note) for note in self.fields.get("unknown") or ()]
+
+    @property
+    def open_question(self) -> str:
+        """The reason to skip a reading that depends on it."""
+        return "the source leaves out what the value depends on: " + (", ".join(self.unknown) or "not said what")
 
 
 def catalogue_rows() -> list[Row]:
@@ -59,18 +73,22 @@ def files_of(paths: Iterable[str]) -> list[str]:
     return found
 
 
-def limits_of(paths: Iterable[str]) -> dict[str, Limit]:
-    """quantity -> limit, of the folders' `limits.json`.
+Limits: TypeAlias = dict[str, dict[str, Limit]]
+"""workload -> quantity -> limit"""
+
+
+def limits_of(paths: Iterable[str]) -> Limits:
+    """The limits of the folders' `limits.json`.
 
     Raises:
         Refused: a file that is no table of limits.
     """
-    found: dict[str, Limit] = {}
+    found: Limits = {}
     for path in paths:
         file = os.path.join(path, _LIMITS)
         if os.path.isfile(file):
             try:
-                found |= msgspec.json.decode(read_bytes(file), type=dict[str, Limit])
+                found |= msgspec.json.decode(read_bytes(file), type=Limits)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise refuse(f"{file} is no table of limits: {error}") from None
     return found
@@ -105,4 +123,19 @@ def _rows(content: bytes, path: str, mistakes: Mistakes) -> Iterator[Row]:
                 **{"from": where, "allowed": "a JSON object a line with id, and config or readings"},
             )
             continue
-        yield msgspec.structs.replace(row, where=where)
+        job = _job(row.job, where, mistakes) if row.job is not None else None
+        for reading in row.readings or ():
+            if not isinstance(reading.get("value"), (int, float, type(None))):
+                mistakes.add(f"a reading's value must be a number, not {reading['value']!r}", **{"from": where})
+        yield msgspec.structs.replace(row, where=where, job=job)
+
+
+def _job(job: Mapping[str, object], where: str, mistakes: Mistakes) -> dict[str, Value]:
+    """The run's paths, their values typed."""
+    found: dict[str, Value] = {}
+    for path, raw in job.items():
+        with mistakes.collect():
+            found[path] = check_value(path, raw, Origin(where))
+    if job.get("model") is None:
+        mistakes.add("the job of a run names no model", **{"from": where})
+    return found

@@ -11,13 +11,14 @@ from msgspec import Struct
 from vramcast.bench.jobs import Skip
 from vramcast.catalog.dtypes import BYTES
 from vramcast.catalog.models import model_config
+from vramcast.errors import refuse
 from vramcast.memory.segments import place
 from vramcast.models.cache.formats import formats
 from vramcast.models.cache.kinds import cache_kinds
 from vramcast.models.cache.sizes import bytes_per_token
 from vramcast.models.describe import build_layout
 from vramcast.models.layout import Layout
-from vramcast.models.place import VOCAB_MULTIPLE, Cut
+from vramcast.models.place import VOCAB_MULTIPLE, Cut, check_cut
 from vramcast.models.quant.extras import extras
 from vramcast.models.quant.loadtime import load_time
 from vramcast.models.quant.quantisation import Quantisation
@@ -72,15 +73,23 @@ def served(job: Mapping[str, Value]) -> Served:
     row = model_config(str(job["model"]))
     layout = build_layout(row.id, row.config, row.where)
     tp, pp = _count(job, "engine.tp"), _count(job, "engine.pp")
+    cut = Cut(tp=tp, etp=tp, pp=pp, vocab_multiple=VOCAB_MULTIPLE)
+    check_cut(layout, cut, {})
+    quantisation = _quantisation(job, row.config, row.where)
+    if quantisation is not None:
+        quantisation.check(layout)
+    dtype = str(job.get("weights_dtype") or layout.dtype)
+    if dtype not in BYTES:
+        raise refuse(f"weights_dtype = {dtype} is not a dtype of plain weights")
     return Served(
         holder="sglang" if kind == "sglang" else "vllm",  # TensorRT-LLM's cache has the pages of vLLM
         version=str(job.get("engine.version") or ""),
         layout=layout,
         config=row.config,
-        quantisation=_quantisation(job, row.config, row.where),
-        dtype=str(job.get("weights_dtype") or layout.dtype),
+        quantisation=quantisation,
+        dtype=dtype,
         cache=str(job.get("engine.kv_dtype") or "auto"),
-        cut=Cut(tp=tp, etp=tp, pp=pp, vocab_multiple=VOCAB_MULTIPLE),
+        cut=cut,
     )
 
 

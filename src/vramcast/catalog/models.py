@@ -92,6 +92,8 @@ def model_config(name: str) -> ModelRow:
 def _lines(name: str) -> list[bytes]:
     """The lines of the catalogue whose id is `name`, or ends with it after a `/`; in any case."""
     asked, index = name.strip().lower(), _index(_catalogue())
+    if name in index:
+        return [index[name]]
     whole = [line for known, line in index.items() if known.lower() == asked]
     return whole or [line for known, line in index.items() if known.lower().partition("/")[2] == asked and asked]
 

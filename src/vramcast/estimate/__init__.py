@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import structs
 
 from vramcast import PREDICTIONS, __version__
@@ -17,8 +19,10 @@ from vramcast.types.result import SCHEMA, Card, Forecast, Group, Peak, PhaseByte
 __all__ = ["Resolved", "forecast", "resolve"]
 
 
-def forecast(said: Understanding, *, texts: bool = False) -> Forecast:
-    """The whole answer to "will it fit", without levers. `texts` adds formulas and figures to the terms.
+def forecast(said: Understanding, *, texts: bool = False, cards: bool = True) -> Forecast:
+    """The whole answer to "will it fit", without levers.
+
+    `texts` adds formulas and figures to the terms; `cards` the verdict of every usual card, where none is named.
 
     Raises:
         Refused: with every mistake of the job.
@@ -28,7 +32,20 @@ def forecast(said: Understanding, *, texts: bool = False) -> Forecast:
     if texts:
         writer = Texts(job)
         phases = [writer.write(phase) for phase in phases]
-    capacity = job.gpu.total_bytes.value - job.settings.busy_bytes if job.card_named else None
+    return answer(job, phases, pool, _cards(said) if cards and not job.card_named else [])
+
+
+def answer(
+    job: Resolved,
+    phases: list[PhaseBytes],
+    pool: Pool | None,
+    cards: list[Card],
+    *,
+    verdict: Verdict | None = None,
+    warnings: Sequence[str] = (),
+) -> Forecast:
+    """The answer that a timeline gives, whoever made it. `verdict`: one that is known better than from sums."""
+    capacity = capacity_of(job)
     group = Group(
         name="all",
         roles=list(roles_of(job)),
@@ -43,19 +60,24 @@ def forecast(said: Understanding, *, texts: bool = False) -> Forecast:
         schema=SCHEMA,
         version=__version__,
         predictions=PREDICTIONS,
-        verdict=_verdict(peak, pool) if capacity is not None else None,
+        verdict=(verdict or _verdict(peak, pool)) if capacity is not None else None,
         job=job.job.to_file(),
         peak=peak,
         groups=[group],
         nodes=nodes(job),
-        cards=[] if job.card_named else _cards(said),
+        cards=cards,
         assumptions=job.assumptions,
         unread=job.unread,
         ignored=job.ignored,
         ineffective=job.ineffective,
-        warnings=[*job.warnings, *_pool_warnings(job, pool, group)],
+        warnings=[*job.warnings, *_pool_warnings(job, pool, group), *warnings],
         levers=[],
     )
+
+
+def capacity_of(job: Resolved) -> int | None:
+    """Bytes of the card that the job may use; None where no card is named."""
+    return job.gpu.total_bytes.value - job.settings.busy_bytes if job.card_named else None
 
 
 def _verdict(peak: Peak, pool: Pool | None) -> Verdict:
@@ -88,7 +110,7 @@ def judge(peak: Peak) -> Verdict:
 def _peak(group: Group, pool: Pool | None) -> Peak:
     demands = [demand(phase, pool) for phase in group.phases]
     extra = [need - phase.bytes for need, phase in zip(demands, group.phases, strict=True)]
-    index = max(range(len(demands)), key=demands.__getitem__)
+    index = max(range(len(demands)), key=lambda at: (demands[at], group.phases[at].processes[0].allocated_bytes))
     worst = group.phases[index]
     return Peak(
         bytes=demands[index],

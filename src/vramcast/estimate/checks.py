@@ -64,6 +64,11 @@ def _does_not_divide(
 def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
     if settings.tuning not in ADAPTED:
         return
+    if not settings.lora_targets:
+        mistakes.add(
+            f"lora.targets is not known: PEFT has none of its own for model type {arch.model_type}",
+            help="--set lora.targets=q_proj,v_proj",
+        )
     unknown = [name for name in settings.lora_targets or [] if name not in (*arch.linears, "all-linear")]
     if unknown:
         mistakes.add(

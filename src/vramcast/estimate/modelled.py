@@ -4,12 +4,11 @@ is a framework's default. Each step of the project takes entries away."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from vramcast.algorithms import ALGORITHMS
 from vramcast.catalog.optimizers import optimizers, refused
 from vramcast.errors import Mistakes
-from vramcast.models.quant.loadtime import KINDS
 from vramcast.types.job import Fact
 from vramcast.types.paths import PATHS, Value, find
 from vramcast.types.result import Ineffective
@@ -50,7 +49,7 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
             "logprob.token_budget",
             "shard_size", "engine.version", "engine.fraction", "engine.kv_bytes", "engine.tp", "engine.max_seqs",
             "engine.max_batched_tokens", "engine.max_len", "engine.eager", "engine.sleep", "engine.count",
-            "engine.sync_bucket_bytes",
+            "engine.sync_bucket_bytes", "quant.kind", "quant.bits", "quant.group",
         ),
         _ANY,
     ),
@@ -60,7 +59,6 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
     "compute_dtype": ("fp32", "bf16", "fp16"),
     "state_dtype": (None, "fp32", "bf16"),
     "lora.dtype": ("fp32", "bf16", "fp16"),
-    "quant.kind": tuple(KINDS),
     "quant.double": (False, True),
     "quant.compute_dtype": (None, "fp32", "bf16", "fp16"),
     "quant.rest_dtype": (None, "fp32", "bf16", "fp16"),
@@ -80,36 +78,50 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
     "engine.quant": ("none", "fp8"),
     "engine.kv_dtype": (None, "bf16", "fp16", "fp32", "fp8", "int8", "int4"),
     "engine.cache": ("dynamic", "static", "offloaded", "quantised"),
-    "quant.bits": _ANY,
-    "quant.group": _ANY,
     "quant.storage": (None, "fp32", "bf16", "fp16", "int8"),
 }  # fmt: skip
 """Values that are modelled, by path; a path that is missing here is modelled at its default only."""
+_HELP: dict[str, str] = dict.fromkeys(
+    ("lora.dora", "lora.rank_pattern", "lora.save_modules"),
+    "`vramcast explain --arch` counts the adapter's parameters exactly",
+)
+"""path -> what there is instead, where its value is not modelled"""
 
 
-def is_modelled(path: str, value: Value) -> bool:
+Also: TypeAlias = Mapping[str, tuple[Any, ...]]
+"""path -> values that another method than the formulas knows"""
+
+
+def is_modelled(path: str, value: Value, also: Also = {}) -> bool:
+    if value in also.get(path, ()):
+        return True
     known = _KNOWN.get(path, (PATHS[path].default,))
     return known is None or value in known or value == PATHS[path].default
 
 
 def not_modelled(
-    asked: Mapping[str, Fact], filled: Mapping[str, Fact], warnings: list[str], mistakes: Mistakes
+    asked: Mapping[str, Fact],
+    filled: Mapping[str, Fact],
+    warnings: list[str],
+    mistakes: Mistakes,
+    also: Also = {},
 ) -> None:
     """Refuse what the user set, warn of what a framework set."""
     for name, fact in filled.items():
         role, path = find(name)
-        if is_modelled(path.name, fact.value) and role in ("", "policy", "reference"):
+        if is_modelled(path.name, fact.value, also) and role in ("", "policy", "reference"):
             continue
         text = f"{name} = {_shown(fact.value)} is not modelled yet"
         if name in asked:
             why = refused().get(str(fact.value), "") if path.name == "optimizer" else ""
-            mistakes.add(text, **{"from": str(fact.origin), "why": why, "modelled": _modelled_values(path.name)})
+            context = {"from": str(fact.origin), "why": why, "modelled": _modelled_values(path.name, also)}
+            mistakes.add(text, **context, help=_HELP.get(path.name, ""))
         else:
             warnings.append(f"{text} ({fact.origin}): its effect is left out")
 
 
-def _modelled_values(path: str) -> str:
-    known = _KNOWN.get(path, (PATHS[path].default,)) or ()
+def _modelled_values(path: str, also: Also) -> str:
+    known = (*(_KNOWN.get(path, (PATHS[path].default,)) or ()), *also.get(path, ()))
     return ", ".join(_shown(value) for value in known)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from vramcast.memory.packing import Packing, Product
 from vramcast.models.arch import Arch, Row
-from vramcast.models.layout import Weight, axis
+from vramcast.models.layout import Blocks, Layout, Weight, axis
 from vramcast.models.quant.format import Format
 from vramcast.models.quant.loadtime import load_time
 from vramcast.models.quant.quantisation import Quantisation
@@ -49,6 +49,13 @@ def formats_of(quantisation: Quantisation, arch: Arch) -> dict[str, Format]:
     return {name: form for name, form in found.items() if form is not None}
 
 
+def linear_layers(arch: Arch) -> Layout:
+    """The linear layers of the first block, as far as a quantisation is checked against them."""
+    weights = tuple(_parameter(row, arch)[1] for row in arch.block.rows if row.linear)
+    block = Blocks("decoder", "model.layers", (0,), weights)
+    return Layout(name=arch.name, model_type=arch.model_type, blocks=(block,), tied=arch.tied, dtype=arch.dtype)
+
+
 def engine_formats(settings: Settings, arch: Arch, own: Quantisation | None) -> dict[str, Format]:
     """How an engine packs its own copy: as the checkpoint does, or as `engine.quant` says."""
     quantisation = own or load_time(settings.engine_quant)
@@ -66,7 +73,7 @@ def packing_of(settings: Settings, arch: Arch, own: Quantisation | None, recipe:
         product=_PRODUCTS.get(quantisation.kind, "kernel"),
         compute_dtype=settings.quant_compute_dtype or settings.weights_dtype,
         origin_dtype=settings.weights_dtype,
-        nested=settings.quant_double,
+        nested=any(form.name.endswith(" double") for form in formats.values()),
         buffers=recipe.gptq_buffers and quantisation.kind == "gptq" and _is_four_bit(formats),
         saved_untied=quantisation.kind == "awq",
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vramcast.errors import Mistakes
-from vramcast.estimate.packing import TRAINED, formats_of, quantisation_of
+from vramcast.estimate.packing import TRAINED, linear_layers, quantisation_of
 from vramcast.models.arch import Arch
 from vramcast.models.quant.quantisation import Quantisation
 from vramcast.types.job import Fact
 from vramcast.types.settings import ADAPTED, Settings
+
+_PLAIN = "name the model's own checkpoint in 16 bits instead"
 
 
 def check_packing(
@@ -23,7 +25,7 @@ def check_packing(
     if own is not None and kind != own.kind:
         mistakes.add(
             f"quant.kind = {kind}, and the checkpoint is quantised already: {own.label}",
-            **{"from": origin, "allowed": own.kind, "help": "name the model's own checkpoint in 16 bits instead"},
+            **{"from": origin, "allowed": own.kind, "help": _PLAIN},
         )
     elif kind == "none" and settings.tuning == "qlora":
         mistakes.add(
@@ -31,20 +33,25 @@ def check_packing(
             **{"tuning": tuning, "quant.kind": origin, "allowed": ", ".join(TRAINED)},
         )
     elif kind != "none":
-        _check_training(settings, kind, origin, tuning, mistakes)
+        _check_training(settings, own, origin, tuning, mistakes)
+        group = facts.get("quant.group") if own is None else None
         with mistakes.collect():
-            _check_group(settings, arch, own, origin)
+            _check_group(settings, arch, own, str(group.origin) if group is not None else origin)
     return {"quant.kind", "tuning"} if len(mistakes.found) > before else set()
 
 
-def _check_training(settings: Settings, kind: str, origin: str, tuning: str, mistakes: Mistakes) -> None:
+def _check_training(settings: Settings, own: Quantisation | None, origin: str, tuning: str, mistakes: Mistakes) -> None:
+    kind = settings.quant_kind
     if settings.algorithm == "inference":
         return
     if settings.tuning not in ADAPTED:
+        allowed = ["tuning = qlora"] if kind in TRAINED else []
+        allowed += ["quant.kind = none"] if own is None else []
         mistakes.add(
             f"packed weights do not train: quant.kind = {kind} with tuning = {settings.tuning}",
-            **{"quant.kind": origin, "tuning": tuning, "allowed": "tuning = qlora, or quant.kind = none"},
-        )
+            **{"quant.kind": origin, "tuning": tuning, "allowed": ", or ".join(allowed),
+               "help": _PLAIN if own is not None else ""},
+        )  # fmt: skip
     elif kind not in TRAINED:
         mistakes.add(
             f"adapters on a base of quant.kind = {kind} are not modelled yet",
@@ -58,7 +65,7 @@ def _check_training(settings: Settings, kind: str, origin: str, tuning: str, mis
 
 
 def _check_group(settings: Settings, arch: Arch, own: Quantisation | None, origin: str) -> None:
-    """A group size that divides no layer would pack nothing."""
+    """A layer whose inputs are no whole groups would silently stay as it is."""
     quantisation = quantisation_of(settings, own)
     assert quantisation is not None
-    formats_of(quantisation, arch)
+    quantisation.check(linear_layers(arch), origin)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct, structs
 
 from vramcast.catalog.frameworks import defaults, parse_framework, recipe
@@ -13,7 +15,7 @@ from vramcast.catalog.models import ModelRow, model_config
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.estimate.checks import check
 from vramcast.estimate.derive import derived
-from vramcast.estimate.modelled import USED, ineffective, not_modelled, without_effect
+from vramcast.estimate.modelled import USED, Also, ineffective, not_modelled, without_effect
 from vramcast.estimate.packing import implied_facts
 from vramcast.estimate.packing_checks import check_packing
 from vramcast.models.arch import Arch
@@ -55,8 +57,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
         return settings_of(_values(self.facts), role)
 
 
-def resolve(said: Understanding) -> Resolved:
-    """Fill in what nobody said and check the whole.
+def resolve(said: Understanding, also: Also = {}) -> Resolved:
+    """Fill in what nobody said and check the whole. `also`: values that are known beside those of the formulas.
 
     Raises:
         Refused: with every mistake that was found.
@@ -83,7 +85,8 @@ def resolve(said: Understanding) -> Resolved:
         filled = derived(filled, model.arch, gpu)
         contradicted = check(settings_of(_values(filled)), model.arch, filled, gpu, warnings, mistakes)
         contradicted |= check_packing(settings_of(_values(filled)), model.arch, own, filled, mistakes)
-    not_modelled(asked, {path: fact for path, fact in filled.items() if path not in contradicted}, warnings, mistakes)
+    left = {path: fact for path, fact in filled.items() if path not in contradicted}
+    not_modelled(asked, left, warnings, mistakes, also)
     mistakes.done()
     assert model is not None  # a job without a model was a mistake
     settings = settings_of(_values(filled))
@@ -152,11 +155,17 @@ def _model(asked: Mapping[str, Fact]) -> _Model:
         raise refuse("no model given", **{"from": str(fact.origin)})
     row = model_config(fact.value)
     arch = build_arch(row.id, row.config, row.where)
-    if not row.catalogued:  # a user's file: its fields are checked one by one
-        from vramcast.models.describe import build_layout
-
-        build_layout(row.id, row.config, row.where)
+    if not row.catalogued:
+        _check_fields(row.id, msgspec.json.encode(row.config), row.where)
     return _Model(arch, _own_quantisation(row), row.where)
+
+
+@lru_cache(16)
+def _check_fields(name: str, config: bytes, where: str) -> None:
+    """A user's file is checked field by field, and once: every lever asks about it again."""
+    from vramcast.models.describe import build_layout
+
+    build_layout(name, msgspec.json.decode(config), where)
 
 
 def _own_quantisation(row: ModelRow) -> Quantisation | None:

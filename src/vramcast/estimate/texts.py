@@ -7,6 +7,7 @@ from msgspec import structs
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.seats import Seats
 from vramcast.estimate.timeline import moments, roles_of
+from vramcast.memory.seat import Seat
 from vramcast.memory.term import TERMS, explain
 from vramcast.num import Named
 from vramcast.types.result import PhaseBytes, TermBytes
@@ -16,15 +17,21 @@ class Texts:
     """The job read once more with named sizes."""
 
     def __init__(self, job: Resolved) -> None:
-        self.moments = list(moments(job))
+        self.moments = {(one.phase.name, one.instant.name, one.when): one for one in moments(job)}
         self.known: dict[tuple[str, ...], tuple[str, str]] = {}
-        self.seats = {role: Seats(job, role, names=True) for role in roles_of(job)}
+        self.makers = {role: Seats(job, role, names=True) for role in roles_of(job)}
+        self.seats: dict[tuple[str, ...], Seat] = {}
 
     def formula(self, phase: PhaseBytes, term: TermBytes) -> Named | None:
         """A term's bytes at an instant as a formula with its levels; None for a measured constant."""
+        return explain(TERMS[term.name], self._seat(phase, term.role))
+
+    def _seat(self, phase: PhaseBytes, role: str) -> Seat:
+        """A role at an instant; its terms share the seat."""
         at = (phase.name, phase.instant, phase.when)
-        moment = next(moment for moment in self.moments if (moment[0].name, moment[1].name, moment[2]) == at)
-        return explain(TERMS[term.name], self.seats[term.role].seat(*moment))
+        if (role, *at) not in self.seats:
+            self.seats[role, *at] = self.makers[role].seat(*self.moments[at])
+        return self.seats[role, *at]
 
     def write(self, phase: PhaseBytes) -> PhaseBytes:
         """The phase with formula and figures on every term."""

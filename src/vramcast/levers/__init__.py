@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -84,7 +84,12 @@ def pull(said: Understanding, answer: Forecast) -> list[LeverResult]:
     A job that does not fit: first what makes it fit, by price, then what saves most. A job that fits: by price, savings
     below a hundredth last.
     """
-    return [pulled.result for pulled in pull_all(said, answer) if pulled.result is not None and _helps(pulled, answer)]
+    return helping(pull_all(said, answer), answer)
+
+
+def helping(found: Iterable[Pulled], answer: Forecast) -> list[LeverResult]:
+    """What lowers the peak, of levers that were pulled; their order stays."""
+    return [pulled.result for pulled in found if pulled.result is not None and _helps(pulled, answer)]
 
 
 def pull_all(said: Understanding, answer: Forecast) -> list[Pulled]:
@@ -104,7 +109,7 @@ def _pulled(lever: Lever, job: Resolved, said: Understanding, answer: Forecast) 
     if lever.native_only and not native:
         return Pulled(lever, None, None, f"{job.framework} has no key for it")
     try:
-        after = forecast(edited(said, dict(edit), f"lever {lever.name}"))
+        after = forecast(edited(said, dict(edit), f"lever {lever.name}"), cards=False)
     except Refused as refused:
         return Pulled(lever, None, None, "; ".join(mistake.fact for mistake in refused.mistakes))
     result = LeverResult(

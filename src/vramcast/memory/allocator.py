@@ -5,11 +5,11 @@ Source: c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h (torch 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from vramcast.memory.seat import Seat
-from vramcast.memory.segments import LARGE, SEGMENT, place, rounded
+from vramcast.memory.segments import BLOCK, LARGE, SEGMENT, Placed, place
 from vramcast.memory.term import TERMS, Term, term
 from vramcast.num import Size, gather, let, total
 
@@ -56,26 +56,34 @@ def _over_terms(seat: Seat, what: str, rule: Callable[[Term], Callable[[tuple[in
 
 def _sizes(entry: Term, seat: Seat) -> list[Size]:
     """Bytes of every tensor of a term, layer by layer."""
-    tensors = list(entry.tensors(seat) if entry.tensors else ())
-    counts = sorted({int(count) for count, _ in tensors})
-    return [size for number in counts for _ in range(number) for count, size in tensors if count == number]
+    return seat.once(f"{entry.name} tensors", lambda: _by_layer(entry.tensors(seat) if entry.tensors else ()))
 
 
-@cache
+def _by_layer(tensors: Iterable[tuple[Size, Size]]) -> list[Size]:
+    layers: dict[int, list[Size]] = {}
+    for count, size in tensors:
+        layers.setdefault(int(count), []).append(size)
+    return [size for count, layer in sorted(layers.items()) for size in layer * count]
+
+
+@lru_cache(64)
+def _place(sizes: tuple[int, ...]) -> Placed:
+    return place(sizes)
+
+
 def _unsplit(sizes: tuple[int, ...]) -> int:
-    return place(sizes).allocated - sum(sizes)
+    return _place(sizes).allocated - sum(sizes)
 
 
-@cache
 def _free(sizes: tuple[int, ...]) -> int:
-    placed = place(sizes)
+    placed = _place(sizes)
     return placed.reserved - placed.allocated
 
 
 def _pages(sizes: tuple[int, ...]) -> int:
-    return sum(rounded(size) - size for size in sizes)
+    return sum([-size % BLOCK for size in sizes])
 
 
 def _ends(sizes: tuple[int, ...]) -> int:
     """Ends of segments behind large tensors, without their own 512 bytes."""
-    return sum(max(-size % SEGMENT - (rounded(size) - size), 0) for size in sizes if size >= LARGE)
+    return sum([-size % SEGMENT - -size % BLOCK for size in sizes if size >= LARGE])

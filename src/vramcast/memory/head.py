@@ -21,10 +21,14 @@ class Model(Attention):
             names, length = ("ids", "attention mask"), seat.seq_len
         return [self.tape.empty(name, seat.sequences, length, "int64") for name in names]
 
-    def hidden(self, name: str) -> Tensor:
-        """Hidden states of all tokens, as a block gets them: in the dtype of the weights, part of the graph."""
+    def hidden(self, name: str, *, embedded: bool = False) -> Tensor:
+        """Hidden states of all tokens, as a block gets them: in the dtype of the weights, part of the graph.
+
+        Norms in fp32 make fp32 of what a packed MLP is given, and so of what it gives; not of the embedding's output.
+        """
         self.scope("")
-        out = self.tape.empty(name, self.seat.tokens, self.seat.arch.dims.hidden, self.weights_dtype)
+        dtype = "fp32" if self.seat.norms_fp32 and not embedded else self.weights_dtype
+        out = self.tape.empty(name, self.seat.tokens, self.seat.arch.dims.hidden, dtype)
         out.requires_grad = self.tape.records
         return out
 
@@ -82,15 +86,19 @@ class Model(Attention):
 
     def full_loss(self, hidden: Tensor) -> Tensor:
         """Hugging Face's causal loss: logits of every token, an fp32 copy, their log-softmax (kept), and in backward
-        two more fp32 tensors of that size.
+        two more fp32 tensors of that size. Older versions copy the fp32 logits without the last token.
 
         Source: transformers/loss/loss_utils.py, ForCausalLMLoss; torch log_softmax and nll_loss.
         """
-        tape, dims = self.tape, self.seat.arch.dims
+        tape, dims, shift = self.tape, self.seat.arch.dims, self.seat.recipe.shift
         self.scope("")
         logits = self._logits(hidden)
         wide = self.cast(logits, "fp32", "fp32 logits")
         _mark_logits(wide)
+        if shift == "model":
+            self.drop(logits)
+            logits = Tensor(wide.rows, wide.width, wide.dtype, tape.hold(wide).storage)
+        scored = self._alias(wide) if shift == "labels" else self._shifted(wide)
         probabilities = tape.empty("log-softmax", wide.rows, dims.vocab, "fp32", "logits")
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
@@ -99,13 +107,19 @@ class Model(Attention):
             tape.drop(nll)
             return [result]
 
-        tape.node(probabilities, [wide], [probabilities], backward)
-        self.drop(wide)
+        tape.node(probabilities, [scored], [probabilities], backward)
+        self.drop(scored, wide)
         loss = tape.empty("loss", 1, 1, "fp32")
         tape.node(loss, [probabilities], [], lambda gradient: [tape.view(gradient)])
         self.drop(probabilities, hidden)
         self._return(logits)
         return loss
+
+    def _shifted(self, wide: Tensor) -> Tensor:
+        """`logits[..., :-1, :].contiguous()`, counted with all tokens."""
+        tape = self.tape
+        out = tape.like(wide, "shifted logits", kind="logits")
+        return tape.node(out, [wide], [], lambda gradient: [tape.like(wide, "shifted gradient", kind="logits")])
 
     def kernel_loss(self, hidden: Tensor) -> Tensor:
         """Cross-entropy in one kernel: the logits stay in 16 bits and their gradient overwrites them.
@@ -129,6 +143,9 @@ class Model(Attention):
     def _logits(self, hidden: Tensor) -> Tensor:
         dims = self.seat.arch.dims
         logits = self.linear("lm_head", hidden, dims.hidden, dims.vocab, bias=False)
+        if self.seat.arch.multiplies:
+            plain, logits = logits, self.times(logits)
+            self.drop(plain)
         _mark_logits(logits)
         return logits
 

@@ -84,6 +84,11 @@ class Eager:
 
         return tape.node(out, [x, by], saved, backward)
 
+    def times(self, x: Tensor) -> Tensor:
+        """Product with a constant: nothing is kept."""
+        out = self.tape.like(x, "multiple")
+        return self.tape.node(out, [x], [], lambda gradient: [self.tape.like(x, "multiple gradient")])
+
     def silu(self, x: Tensor) -> Tensor:
         """SiLU keeps its input."""
         out = self.tape.like(x, "silu")
@@ -109,7 +114,8 @@ class Eager:
         normal = self.scale(wide, root, "normalised fp32")
         self.drop(root, wide)
         low = self.cast(normal, x.dtype, "normalised")
-        weight = tape.parameter(1, x.width, self.weights_dtype, self.base_trains)
+        dtype = "fp32" if self.seat.norms_fp32 else self.weights_dtype
+        weight = tape.parameter(1, x.width, dtype, self.base_trains)
         out = self.scale(low, weight, "norm output")
         self.drop(normal, low, mean)
         return out

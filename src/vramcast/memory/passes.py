@@ -61,6 +61,8 @@ class EndPass(NamedTuple):
     embedding: Size
     """most alive while the embedding's gradient is made"""
     embedding_gradient: Size
+    logits: Size = 0
+    """logits that the caller still holds when the gradient of the hidden states is complete"""
 
 
 def block_pass(seat: Seat) -> BlockPass:
@@ -70,6 +72,8 @@ def block_pass(seat: Seat) -> BlockPass:
 
 def first_block_pass(seat: Seat) -> BlockPass:
     """The block behind the embedding. With adapters and no checkpoints nothing before it learns, so it keeps less."""
+    if seat.records and seat.recompute == "full" and seat.norms_fp32:
+        return seat.once("first block", lambda: _checkpointed_block(seat, embedded=True))
     if not seat.records or seat.tuning == "full" or seat.recompute == "full":
         return block_pass(seat)
     return seat.once("first block", lambda: _plain_block(seat, input_learns=False))
@@ -100,10 +104,10 @@ def _train_block(seat: Seat) -> BlockPass:
     return _plain_block(seat) if seat.recompute == "none" else _checkpointed_block(seat)
 
 
-def _forward_block(ops: Model, *, input_learns: bool = True) -> tuple[tuple[Any, Any], int]:
+def _forward_block(ops: Model, *, input_learns: bool = True, embedded: bool = False) -> tuple[tuple[Any, Any], int]:
     """Run the block's program: ((input, output), the step at which the input was there)."""
     tables = ops.rope_tables()
-    hidden = ops.hidden("block input")
+    hidden = ops.hidden("block input", embedded=embedded)
     hidden.requires_grad = hidden.requires_grad and input_learns
     since = len(ops.tape.steps)
     return (hidden, ops.seat.arch.block.program(ops, ops.seat.arch, hidden, tables)), since
@@ -113,7 +117,7 @@ def _plain_block(seat: Seat, *, input_learns: bool = True) -> BlockPass:
     """The graph keeps its tensors from forward to backward."""
     ops = new_tape(seat, records=True)
     tape = ops.tape
-    (hidden, out), since = _forward_block(ops, input_learns=input_learns)
+    (hidden, out), since = _forward_block(ops, input_learns=input_learns, embedded=not input_learns)
     forward, casts = tape.peak(since), tape.alive("cast", since)
     tape.end_autocast()
     tape.drop(hidden)
@@ -144,7 +148,7 @@ def _plain_block(seat: Seat, *, input_learns: bool = True) -> BlockPass:
     )
 
 
-def _checkpointed_block(seat: Seat) -> BlockPass:
+def _checkpointed_block(seat: Seat, *, embedded: bool = False) -> BlockPass:
     """Forward keeps the input only; backward runs the block again, the gradient of its output alive beside it.
 
     Source: torch/utils/checkpoint.py. The non-reentrant kind starts when backward first asks for a saved tensor: what
@@ -153,15 +157,16 @@ def _checkpointed_block(seat: Seat) -> BlockPass:
     """
     quiet = new_tape(seat, records=not seat.reentrant)
     quiet.tape.checkpointed = True
-    _, since = _forward_block(quiet)
+    (_, out), since = _forward_block(quiet, embedded=embedded)
     forward, casts = quiet.tape.peak(since), quiet.tape.alive("cast", since)
     ops = new_tape(seat, records=True)
     tape = ops.tape
     tables = ops.rope_tables()
     since = len(tape.steps)
     held = [] if seat.reentrant else ops.hold_again(quiet.held_inputs)
-    gradient, hidden = ops.hidden("output gradient"), ops.hidden("block input")
-    waiting = [] if seat.reentrant else [tape.empty("waiting gradient", 1, size, "byte") for size in _waiting(seat)]
+    gradient, hidden = ops.hidden("output gradient"), ops.hidden("block input", embedded=embedded)
+    sizes = [] if seat.reentrant else _waiting(quiet.tape, out)
+    waiting = [tape.empty("waiting gradient", 1, size, "byte") for size in sizes]
     out = seat.arch.block.program(ops, seat.arch, hidden, tables)
     tape.end_autocast()
     tape.drop(*waiting)
@@ -176,12 +181,9 @@ def _checkpointed_block(seat: Seat) -> BlockPass:
     )
 
 
-def _waiting(seat: Seat) -> list[Size]:
+def _waiting(tape: Tape, out: Any) -> list[Size]:
     """Gradients that exist when backward first asks for a saved tensor of the block: an adapter on the last linear
-    layer scales its gradient before."""
-    ops = new_tape(seat, records=True)
-    (_, out), _ = _forward_block(ops)
-    tape = ops.tape
+    layer scales its gradient before. Runs the tape of the forward so far."""
     last = next(index for index in reversed(range(len(tape.nodes))) if tape.nodes[index].asks_for_saved)
     tape.nodes = tape.nodes[last + 1 :]
     start = len(tape.steps)
@@ -221,6 +223,7 @@ def _run_ends(seat: Seat) -> EndPass:
         tape.alive("gradient", since),
         embedding,
         gradient,
+        tape.alive("logits", since),
     )
 
 

@@ -156,6 +156,11 @@ class Seat(Struct, frozen=True, kw_only=True):
         return self.shard in ("fsdp1", "fsdp2")
 
     @property
+    def norms_fp32(self) -> bool:
+        """Norms are fp32 beside packed weights in 16 bits."""
+        return self.recipe.norms_fp32 and self.packing is not None
+
+    @property
     def holds_inputs(self) -> bool:
         """FSDP 1 reshards frozen blocks by a hook on their inputs; see `fsdp.held_inputs`."""
         frozen_units = self.shard == "fsdp1" and self.tuning == "lora" and not self.whole_unit

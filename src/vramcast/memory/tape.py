@@ -52,21 +52,23 @@ Backward: TypeAlias = Callable[[Tensor], Sequence["Tensor | None"]]
 
 
 class Node:
-    """One autograd node: the gradient of `out` becomes the gradients of `inputs`; `saved` dies with it.
+    """One autograd node: the gradient of `out` becomes the gradients of `inputs`. What is `saved` dies with it, if it
+    was `kept` at all.
 
     `step` is the step of the tape at which `out` was allocated.
     """
 
-    __slots__ = ("backward", "inputs", "out", "saved", "step")
+    __slots__ = ("backward", "inputs", "kept", "out", "saved", "step")
 
     def __init__(
-        self, out: Tensor, inputs: Sequence[Tensor], saved: Sequence[Tensor], backward: Backward, step: int
+        self, out: Tensor, inputs: Sequence[Tensor], saved: Sequence[Tensor], backward: Backward, step: int, kept: bool
     ) -> None:
         self.out = out
         self.inputs = inputs
         self.saved = saved
         self.backward = backward
         self.step = step
+        self.kept = kept
 
     @property
     def asks_for_saved(self) -> bool:
@@ -140,9 +142,11 @@ class Tape:
         """Register the backward of an operator, if autograd would."""
         if self.records and any(tensor.requires_grad for tensor in inputs):
             out.requires_grad = True
-            step = len(self.steps) - 1
-            kept = [] if self.checkpointed else [self.hold(tensor) for tensor in saved]
-            self.nodes.append(Node(out, inputs, kept, backward, step))
+            kept = not self.checkpointed
+            self.nodes.append(Node(out, inputs, saved, backward, len(self.steps) - 1, kept))
+            if kept:
+                for tensor in saved:
+                    self.hold(tensor)
         return out
 
     def backward(self, out: Tensor, gradient: Tensor) -> None:
@@ -156,7 +160,8 @@ class Tape:
                 node.out.gradient = None
             else:
                 gradients = [None] * len(node.inputs)
-            self.drop(*node.saved)
+            if node.kept:
+                self.drop(*node.saved)
             for tensor, grad in zip(node.inputs, gradients, strict=True):
                 if grad is not None:
                     self._accumulate(tensor, grad)

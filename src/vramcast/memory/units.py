@@ -19,12 +19,17 @@ def parameters(seat: Seat) -> Size:
 def root_parameters(seat: Seat) -> Size:
     """Parameters outside the blocks: embedding, final norm, head (once if tied)."""
     arch = seat.arch
-    rows = [row for row in arch.outer if not (arch.tied and row.module == "lm_head")]
-    return total(let(row.name.removesuffix(".weight"), row.elements(arch.dims)) for row in rows)
+
+    def count() -> Size:
+        rows = [row for row in arch.outer if not (arch.tied and row.module == "lm_head")]
+        return total(let(row.name.removesuffix(".weight"), row.elements(arch.dims)) for row in rows)
+
+    return seat.once("root parameters", count)
 
 
 def _block(seat: Seat) -> Size:
-    return let("block", total(let(row.name, row.elements(seat.arch.dims)) for row in seat.arch.block.rows))
+    rows, dims = seat.arch.block.rows, seat.arch.dims
+    return seat.once("block parameters", lambda: let("block", total(let(row.name, row.elements(dims)) for row in rows)))
 
 
 def block_adapters(seat: Seat) -> Size:
@@ -65,10 +70,7 @@ def held_tensors(seat: Seat) -> list[tuple[Size, Size]]:
 
     FSDP2 cuts every tensor along its first dimension; FSDP1 flattens a unit and cuts that. Both pad to the ranks.
     """
-    dims = seat.arch.dims
-    if seat.shard == "fsdp1":
-        return list(_flat_units(seat))
-    return [(count, _cut(seat, row.elements(dims), row)) for row, count in seat.arch.tensors()]
+    return seat.once("held tensors", lambda: list(_flat_units(seat) if seat.shard == "fsdp1" else _cut_tensors(seat)))
 
 
 def stored_tensors(seat: Seat) -> list[tuple[Size, Size]]:
@@ -79,8 +81,13 @@ def stored_tensors(seat: Seat) -> list[tuple[Size, Size]]:
     found: list[tuple[Size, Size]] = []
     for row, count in seat.arch.tensors():
         parts = _parts(seat, row, packing)
-        found += [(count, part) for part in parts] if parts else [(count, row.elements(seat.arch.dims) * width)]
+        plain = row.elements(seat.arch.dims) * (BYTES["fp32"] if _is_wide(seat, row) else width)
+        found += [(count, part) for part in parts] if parts else [(count, plain)]
     return found
+
+
+def _is_wide(seat: Seat, row: Row) -> bool:
+    return seat.norms_fp32 and row.module == "norms"
 
 
 def stored_weights(seat: Seat) -> Size:
@@ -92,7 +99,11 @@ def stored_weights(seat: Seat) -> Size:
     unpacked = total(row.elements(seat.arch.dims) for row in rows)
     plain = let("not_packed", parameters(seat) - layers * let("packed_params", unpacked))
     packed = total(let(f"{row.linear} packed", total(_parts(seat, row, packing))) for row in rows)
-    return plain * BYTES[seat.weights_dtype] + layers * packed
+    stored = plain * BYTES[seat.weights_dtype] + layers * packed
+    if not seat.norms_fp32:
+        return stored
+    norms = total(count * row.elements(seat.arch.dims) for row, count in seat.arch.tensors() if _is_wide(seat, row))
+    return stored + let("norm_params", norms) * (BYTES["fp32"] - BYTES[seat.weights_dtype])
 
 
 def _parts(seat: Seat, row: Row, packing: Packing) -> list[Size]:
@@ -176,6 +187,11 @@ def _cut(seat: Seat, elements: Size, row: Row) -> Size:
     width = getattr(dims, row.width) if row.width else 1
     # a vector's only dimension is its first: `rows` is 1 when the width carries it
     return shard(rows, seat.ranks) * width if row.rows else shard(width, seat.ranks)
+
+
+def _cut_tensors(seat: Seat) -> Iterator[tuple[Size, Size]]:
+    for row, count in seat.arch.tensors():
+        yield count, _cut(seat, row.elements(seat.arch.dims), row)
 
 
 def _flat_units(seat: Seat) -> Iterator[tuple[Size, Size]]:

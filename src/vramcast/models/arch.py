@@ -78,6 +78,8 @@ class Arch(Struct, frozen=True, kw_only=True):
     output_bias: bool
     qk_norm: bool
     mlp_bias: bool
+    multiplies: bool = False
+    """constants multiply the embedding, what attention and MLP add to the residual, and the logits"""
     shares_keys: bool
     """fewer key heads than query heads"""
     small_heads: bool

@@ -22,12 +22,20 @@ class Family(Struct, frozen=True):
     output_bias: bool | str
     qk_norm: bool = False
     mlp_bias: bool | str = False
+    multiplies: bool = False
     default_targets: tuple[str, ...] = ("q_proj", "v_proj")
     """peft.utils.constants, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING"""
 
 
 FAMILIES = {
     "llama": Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias"),
+    "granite": Family(
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        multiplies=True,
+        default_targets=(),  # PEFT names none
+    ),
     "mistral": Family(qkv_bias=False, output_bias=False),
     "qwen2": Family(qkv_bias=True, output_bias=False),
     "qwen3": Family(qkv_bias="attention_bias", output_bias="attention_bias", qk_norm=True),
@@ -72,6 +80,7 @@ def build_arch(name: str, config: dict[str, Any], source: str) -> Arch:
         dtype=_DTYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "bf16"),
         max_len=int(config.get("max_position_embeddings") or 0),
         qk_norm=family.qk_norm,
+        multiplies=family.multiplies,
         shares_keys=kv_heads != heads,
         small_heads=head_dim <= 128,
         default_targets=family.default_targets,
@@ -82,7 +91,7 @@ def build_arch(name: str, config: dict[str, Any], source: str) -> Arch:
 
 def _sliding(config: dict[str, Any], model_type: str, source: str) -> dict[str, int]:
     """The window and how many layers have it. Llama has none; the others only where their config switches it on."""
-    if model_type == "llama" or (model_type != "mistral" and not config.get("use_sliding_window")):
+    if model_type in ("llama", "granite") or (model_type != "mistral" and not config.get("use_sliding_window")):
         return {}
     from vramcast.models.cache.windows import spans
 

@@ -1,4 +1,4 @@
-"""The pre-norm decoder: Llama, Mistral, Qwen2, Qwen3. Grouped-query attention, gated MLP, RMSNorm."""
+"""The pre-norm decoder: Llama, Mistral, Qwen2, Qwen3, Granite. Grouped-query attention, gated MLP, RMSNorm."""
 
 from __future__ import annotations
 
@@ -45,15 +45,26 @@ def block(ops: Operators, arch: Arch, hidden: Tensor, tables: Tensor) -> Tensor:
     attended = _attention(ops, arch, normed, tables)
     ops.drop(normed)
     ops.scope("residual")
-    middle = ops.add(hidden, attended)
-    ops.drop(attended)
+    middle = _residual(ops, arch, hidden, attended)
     ops.scope("post_attention_layernorm")
     normed = ops.rms_norm(middle)
     mixed = _mlp(ops, arch, normed)
     ops.drop(normed)
     ops.scope("residual")
-    out = ops.add(middle, mixed)
-    ops.drop(mixed, middle)
+    out = _residual(ops, arch, middle, mixed)
+    ops.drop(middle)
+    return out
+
+
+def _residual(ops: Operators, arch: Arch, hidden: Tensor, added: Tensor) -> Tensor:
+    """What a part of the block adds; Granite multiplies it first."""
+    if not arch.multiplies:
+        out = ops.add(hidden, added)
+    else:
+        product = ops.times(added)
+        out = ops.add(hidden, product)
+        ops.drop(product)
+    ops.drop(added)
     return out
 
 

@@ -40,6 +40,7 @@ def _lines() -> bytes:
         return file.read()
 
 
+@cache
 def type_defaults(model_type: str) -> TypeDefaults:
     """The row of a model type; an empty one for a type that transformers does not have."""
     found = re.search(rb'^\{"type":"' + re.escape(model_type.encode()) + rb'",.*$', _lines(), re.MULTILINE)
@@ -68,6 +69,9 @@ class Fields:
         self.defaults = known.defaults.get(place, {})
         self.aliases = known.aliases.get(place, {})
         self.read: set[str] = set()
+        self.known_as: dict[str, list[str]] = {}
+        self.said: dict[str, Any] = {}
+        """what `given` found: layers ask for the same fields again and again"""
         self.assumed: dict[str, Any] = {} if parent is None else parent.assumed
         self.mistakes: Mistakes = Mistakes() if parent is None else parent.mistakes
         self.sections: dict[str, Fields] = {}
@@ -82,6 +86,11 @@ class Fields:
 
     def given(self, name: str) -> Any:
         """What the config says under any spelling; None if nothing."""
+        if name not in self.said:
+            self.said[name] = self._look_up(name)
+        return self.said[name]
+
+    def _look_up(self, name: str) -> Any:
         spellings = self.spellings(name)
         self.read.update(spellings)
         said = {one: self.config[one] for one in spellings if self.config.get(one) is not None}
@@ -90,8 +99,10 @@ class Fields:
         return next(iter(said.values()), None)
 
     def spellings(self, name: str) -> list[str]:
-        others = [self.aliases.get(name, ""), *(other for other, real in self.aliases.items() if real == name)]
-        return [name, *(other for other in others if other)]
+        if name not in self.known_as:
+            others = [self.aliases.get(name, ""), *(other for other, real in self.aliases.items() if real == name)]
+            self.known_as[name] = [name, *(other for other in others if other)]
+        return self.known_as[name]
 
     def cleared(self, name: str) -> bool:
         """The config says null: the field is there and empty, so no default stands for it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from math import prod
 from typing import Literal, TypeAlias
 
@@ -43,7 +44,7 @@ class Axis(Struct, frozen=True):
 
     @property
     def size(self) -> Size:
-        return sum(piece.count * piece.width for piece in self.pieces)
+        return sum([piece.count * piece.width for piece in self.pieces])
 
     def __add__(self, other: Axis) -> Axis:
         return Axis(self.pieces + other.pieces)
@@ -70,7 +71,7 @@ class Weight(Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[Size, ...]:
-        return tuple(one.size for one in self.axes)
+        return tuple([one.size for one in self.axes])
 
     @property
     def elements(self) -> Size:
@@ -171,6 +172,7 @@ _CLASSES = (
 )
 
 
+@cache
 def module_of(name: str) -> str:
     """The class of a tensor, read off its name; the first rule that matches wins.
 

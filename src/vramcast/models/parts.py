@@ -20,8 +20,8 @@ Shape: TypeAlias = "Callable[[Fields], Width]"
 
 def tensor(name: str, *sizes: Width, module: str = "", used: Size = 0) -> Weight:
     """A parameter; a plain size is a dimension that nothing cuts."""
-    axes = tuple(one if isinstance(one, Axis) else Axis((Piece(one),)) for one in sizes)
-    return Weight(name, axes, module, used)
+    axes = [one if isinstance(one, Axis) else Axis((Piece(one),)) for one in sizes]
+    return Weight(name, tuple(axes), module, used)
 
 
 def linear(name: str, inputs: Width, outputs: Width, bias: bool = False) -> list[Weight]:
@@ -141,7 +141,7 @@ def stack(c: Fields, name: str, prefix: str, layers: int, *parts: Part) -> list[
     """Layers made of `parts`, equal ones put together."""
     kinds: dict[tuple[Weight, ...], list[int]] = {}
     for layer in range(layers):
-        weights = tuple(weight for part in parts for weight in part(c, layer))
+        weights = tuple([weight for part in parts for weight in part(c, layer)])
         kinds.setdefault(weights, []).append(layer)
     return [Blocks(_kind(name, weights, prefix), prefix, tuple(where), weights) for weights, where in kinds.items()]
 

@@ -213,7 +213,7 @@ def _sharded(subject: Subject, kind: str) -> RankShare:
 
 def _folder(subject: Subject) -> Folder | None:
     """The weights beside a local config.json, if there are any."""
-    folder = os.path.dirname(subject.row.source)
+    folder = os.path.dirname(subject.row.source) or "."
     if subject.row.catalogued or not _has_weights(folder):
         return None
     files = read_checkpoint(folder)

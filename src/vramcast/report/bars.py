@@ -13,7 +13,7 @@ _LETTERS = (
     ("g", "gradients", ("gradients", "gradients.unsharded", "ddp.buckets", "fsdp.reduce")),
     ("o", "optimizer", ("optimizer.state", "optimizer.step")),
     ("a", "activations", ("activations.saved", "activations.block", "inputs")),
-    ("l", "logits", ("logits",)),
+    ("l", "logits", ("logits", "outputs")),
     ("k", "cache", ("kv_cache", "kv_cache.grow", "engine.kv")),
     ("e", "engine", ("engine.weights", "engine.activation", "engine.graphs", "engine.runtime")),
 )

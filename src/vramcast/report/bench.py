@@ -10,10 +10,18 @@ from vramcast.bench import Bench, Reading, Summary, is_exact
 _REASONS_SHOWN = 12
 _WORST_SHOWN = 12
 _NAMES = {
-    "params": "parameters",
-    "kv_bytes_per_token": "cache of a token",
-    "weights": "weights of an engine's rank",
-    "allocated_peak": "allocated while generating",
+    ("models", "params"): "parameters",
+    ("inference", "kv_bytes_per_token"): "cache of a token",
+    ("inference", "weights"): "weights of an engine's rank",
+    ("inference", "allocated_peak"): "allocated while generating",
+    ("training", "allocated_after_load"): "allocated after loading",
+    ("training", "allocated_peak"): "allocated while training",
+    ("training", "static"): "allocated between steps",
+    ("training", "allocated_after_step"): "allocated after a step, lengths unknown",
+    ("training", "reserved_peak"): "reserved while training",
+    ("training", "process_peak"): "reserved and the context",
+    ("training", "device_peak"): "on the card while training",
+    ("training", "oom"): "ran out of memory",
 }
 
 
@@ -23,15 +31,22 @@ def show_bench(answer: Bench) -> str:
 
 
 def _lines(answer: Bench) -> Iterator[str]:
-    yield f"{'quantity':<28}{'readings':>9}{'exact':>8}{'median':>10}{'worst':>10}{'skipped':>9}"
-    for row in answer.summary:
+    labels = [_label(row) for row in answer.summary]
+    width = max(26, *(len(label) + 1 for label in labels))
+    yield f"{'quantity':<{width + 2}}{'readings':>9}{'exact':>8}{'median':>10}{'worst':>10}{'skipped':>9}"
+    for label, row in zip(labels, answer.summary, strict=True):
         yield (
-            f"  {row.quantity:<26}{row.readings:>9,}{row.exact:>8,}{_percent(row.median_error):>10}"
+            f"  {label:<{width}}{row.readings:>9,}{row.exact:>8,}{_percent(row.median_error):>10}"
             f"{_percent(row.worst_error):>10}{row.skipped:>9,}{'' if row.holds else '  ✗'}"
         )
     yield from _wrong([row for row in answer.rows if not row.skipped_reason and not is_exact(row)])
     yield from _skipped([row for row in answer.rows if row.skipped_reason])
     yield from _broken(answer.summary)
+
+
+def _label(row: Summary) -> str:
+    """The quantity; of training said so, because inference has some of the same name."""
+    return f"training: {row.quantity}" if row.workload == "training" else row.quantity
 
 
 def _percent(error: float | None) -> str:
@@ -44,15 +59,21 @@ def _wrong(found: list[Reading]) -> Iterator[str]:
         yield "farthest off"
     for row in sorted(found, key=lambda row: -abs(row.error or 0))[:_WORST_SHOWN]:
         off = "" if row.error is None else f" ({100 * row.error:+.3f} %)"
-        yield f"  {row.id}: {row.quantity} {row.predicted:,}, measured {_number(row.measured)}{off}"
+        yield f"  {row.id}: {row.quantity} {_predicted(row)}, measured {_number(row.measured)}{off}"
         if row.known_reason:
             yield f"    {row.known_reason}"
     if len(found) > _WORST_SHOWN:
         yield f"  {len(found) - _WORST_SHOWN:,} more: --json has them all"
 
 
-def _number(measured: object) -> str:
-    return f"{measured:,}" if isinstance(measured, (int, float)) else str(measured)
+def _predicted(row: Reading) -> str:
+    return _number(row.predicted) if row.predicted is not None else f"{_number(row.low)} to {_number(row.high)}"
+
+
+def _number(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, (int, float)) else str(value)
 
 
 def _skipped(found: list[Reading]) -> Iterator[str]:
@@ -70,25 +91,27 @@ def _skipped(found: list[Reading]) -> Iterator[str]:
 def _broken(found: Sequence[Summary]) -> Iterator[str]:
     for row in found:
         if not row.holds and row.limit is not None:
-            allowed = {"median": row.limit.median, "worst": row.limit.worst}
+            allowed = {"median": row.limit.median, "worst": row.limit.worst, "right": row.limit.right}
             said = ", ".join(f"{name} {_percent(limit)}" for name, limit in allowed.items() if limit is not None)
-            yield f"limit broken: {row.quantity} must stay within {said}"
+            yield f"limit broken: {_label(row)} must stay within {said}"
 
 
 def markdown_bench(answer: Bench) -> str:
-    """A table of the quantities that were compared."""
+    """A table of the quantities that were compared. Verdicts and ranges have no error: how many are right."""
     lines = ["| quantity | readings | compared | median error | worst error | limit |", "|---|---:|---:|---:|---:|---|"]
     for row in answer.summary:
-        if row.readings > row.skipped:
-            lines.append(
-                f"| {_NAMES.get(row.quantity, row.quantity)} | {row.readings:,} | {row.readings - row.skipped:,} "
-                f"| {_percent(row.median_error)} | {_percent(row.worst_error)} | {_limit(row)} |"
-            )
+        compared = row.readings - row.skipped
+        if compared:
+            found = f"{_percent(row.median_error)} | {_percent(row.worst_error)}"
+            if row.median_error is None:
+                found = f"{row.exact:,} of {compared:,} right | "
+            name = _NAMES.get((row.workload, row.quantity), row.quantity)
+            lines.append(f"| {name} | {row.readings:,} | {compared:,} | {found} | {_limit(row)} |")
     return "\n".join(lines)
 
 
 def _limit(row: Summary) -> str:
     if row.limit is None:
         return "exact" if row.quantity == "params" else ""
-    named = {"median": row.limit.median, "worst": row.limit.worst}
+    named = {"median": row.limit.median, "worst": row.limit.worst, "right": row.limit.right}
     return ", ".join(f"{name} {100 * limit:g} %" for name, limit in named.items() if limit is not None)

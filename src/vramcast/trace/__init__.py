@@ -1,1 +1,83 @@
 """The trace: a real training step on fake tensors, every allocation recorded and replayed. Needs the extra `trace`."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.catalog.models import model_config
+from vramcast.estimate import Resolved, answer, capacity_of, resolve
+from vramcast.trace.allocator.settings import parse
+from vramcast.trace.cache import Cache
+from vramcast.trace.judged import Judged, judge
+from vramcast.trace.process import Child, Tell
+from vramcast.trace.question import ALSO, OwnStep, Question, question_of, workspaces
+from vramcast.trace.recording import Recording
+from vramcast.types.job import Understanding
+from vramcast.types.result import Forecast
+
+
+class Traced(NamedTuple):
+    """A traced job, and the answer in the formulas' words."""
+
+    job: Resolved
+    question: Question
+    judged: Judged
+    forecast: Forecast
+
+
+class OwnTrace(NamedTuple):
+    """A user's own step on a card."""
+
+    question: OwnStep
+    gpu: Gpu
+    judged: Judged
+
+
+def trace(
+    said: Understanding,
+    child: Child,
+    *,
+    tell: Tell = lambda progress: None,
+    cache: Cache | None = None,
+    trust_remote_code: bool = False,
+) -> Traced:
+    """Run the training step of a job on fake tensors and answer from what it allocates.
+
+    Raises:
+        Refused: with every mistake of the job, or the reason why it cannot be traced.
+    """
+    job = resolve(said, ALSO)
+    config = model_config(str(job.settings.model)).config
+    question = question_of(job, config, trust_remote_code=trust_remote_code)
+    settings = parse(job.settings.allocator, "allocator")
+    recording = record(question, child, tell=tell, cache=cache)
+    judged = judge(recording, settings, job.gpu, capacity_of(job))
+    told = answer(job, judged.phases, None, [], verdict=judged.verdict, warnings=judged.warnings)
+    return Traced(job, question, judged, told)
+
+
+def trace_own(target: str, gpu: Gpu, allocator: str, child: Child, *, tell: Tell = lambda progress: None) -> OwnTrace:
+    """Run a user's own step, `module:function`, on fake tensors. It is never taken from the cache: code changes.
+
+    Raises:
+        Refused: there is no such function, or the step needs values.
+    """
+    settings = parse(allocator, "allocator")
+    attention = "flash" if gpu.has_bf16 else "efficient"
+    question = OwnStep(target=target, folder=os.getcwd(), attention=attention, **workspaces(gpu))
+    recording = child.record(question, tell)
+    return OwnTrace(question, gpu, judge(recording, settings, gpu, gpu.total_bytes.value))
+
+
+def record(
+    question: Question, child: Child, *, tell: Tell = lambda progress: None, cache: Cache | None = None
+) -> Recording:
+    """The recording of a question, from the cache if it is there."""
+    found = cache.load(question) if cache is not None else None
+    if found is None:
+        found = child.record(question, tell)
+        if cache is not None:
+            cache.save(question, found)
+    return found

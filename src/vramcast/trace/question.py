@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from vramcast.catalog.gpus import Gpu
+from vramcast.errors import Mistakes
 from vramcast.estimate.lengths import scored_len, total_len
 from vramcast.estimate.resolve import Resolved
+from vramcast.memory.terms.runtime import LT_WORKSPACE
+from vramcast.types.paths import PATHS
 from vramcast.types.settings import ADAPTED, Settings
+
+
+Loss: TypeAlias = Literal["full", "fp32", "fused", "chunked", "compiled", "liger", "cut"]
+"""How the loss meets the logits.
+
+full: logits of every token, and the framework's loss on them; fp32: logits are fp32 before that loss
+fused: TRL's fused head (1.15 and later); chunked: logits in chunks; compiled: full logits, a loss made by torch.compile
+liger: Liger's fused linear cross-entropy; cut: Apple's cut cross-entropy
+"""
 
 
 class Adapters(Struct, frozen=True, kw_only=True):
@@ -34,7 +47,7 @@ class Packed(Struct, frozen=True, kw_only=True):
     """dtype of embedding, norms and head, after `prepare_model_for_kbit_training` if that runs"""
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class Question(Struct, frozen=True, kw_only=True, tag="job"):
     """One training step. Equal questions have equal recordings under equal versions: the key of the cache."""
 
     config: dict[str, Any]
@@ -55,8 +68,22 @@ class Question(Struct, frozen=True, kw_only=True):
     steps: int = 2
 
     trainer: Literal["loop", "sft", "dpo", "grpo"]
-    """whose loss path: Transformers' own loss in a plain loop, or a trainer of TRL"""
-    loss: Literal["full", "fused"]
+    """whose loss path: Transformers' own loss in a plain loop or its Trainer, or a trainer of TRL"""
+    loss: Loss
+    loss_chunk: int = 0
+    """tokens in a chunk of a chunked loss; 0: the framework's own"""
+    kernels: Literal["none", "liger"] = "none"
+    """replacement kernels for the layers; Liger's fused head is `loss = liger`"""
+    variant: str = ""
+    """which loss of a preference or reinforcement trainer, by TRL's `loss_type`; empty: its first"""
+    beta: float = 0.0
+    """weight of the distance to the reference; above 0 the trainer of GRPO scores under the reference"""
+    reference: Literal["none", "copy", "adapter_off", "precomputed"] = "none"
+    """what scores beside the policy"""
+    old_logprobs: bool = False
+    """GRPO scores its rollout under the policy before it learns"""
+    prompt_len: int = 0
+    """tokens of a prompt (DPO, GRPO); the rest of a sequence is scored"""
     outputs_kept: bool
     outputs_fp32: bool
     clips: bool
@@ -73,17 +100,58 @@ class Question(Struct, frozen=True, kw_only=True):
     """workspace of cublasLt, beside it; 0 where they are one"""
 
 
-def question_of(job: Resolved, config: dict[str, Any]) -> Question:
+class OwnStep(Struct, frozen=True, kw_only=True, tag="own"):
+    """A user's own step, on a card."""
+
+    target: str
+    """module:function"""
+    folder: str
+    """where modules are looked for first"""
+    steps: int = 2
+    recompute: Literal["none", "reentrant", "plain"] = "plain"
+    attention: str
+    capability: str
+    cublas_bytes: int
+    cublaslt_bytes: int
+
+
+Asked: TypeAlias = Question | OwnStep
+TRACED: dict[str, tuple[Any, ...]] = {
+    "algorithm": ("sft", "pretrain"),
+    "gpus": (1,),
+    "tuning": ("full", "lora", "qlora"),
+    "quant.kind": ("none", "nf4", "fp4", "int8"),
+    "offload.optimizer": ("none",),
+    "offload.weights": ("none",),
+}
+"""values that a trace runs; what the forecast does not know either is refused there"""
+ALSO: dict[str, tuple[Any, ...]] = {
+    "attention": ("eager", "math", "cudnn"),
+}
+"""values that a trace runs, and the formulas do not know yet"""
+
+
+def question_of(job: Resolved, config: dict[str, Any], *, trust_remote_code: bool = False) -> Question:
     """The step of a resolved job on one rank.
 
     Args:
         config: the model's config.json.
+
+    Raises:
+        Refused: what cannot be traced yet, all of it.
     """
     settings = job.settings
+    mistakes = Mistakes()
+    for path, known in TRACED.items():
+        value = getattr(settings, PATHS[path].attribute)
+        if value not in known:
+            mistakes.add(f"{path} = {value} is not traced yet", traced=", ".join(map(str, known)), use="vramcast check")
+    mistakes.done()
     adapted = settings.tuning in ADAPTED
     trl = job.framework.startswith("trl")
     return Question(
         config=config,
+        trust_remote_code=trust_remote_code,
         weights_dtype=settings.weights_dtype,
         compute_dtype=settings.compute_dtype,
         autocast=settings.autocast,
@@ -103,10 +171,17 @@ def question_of(job: Resolved, config: dict[str, Any]) -> Question:
         optimizer=settings.optimizer,
         optimizer_impl=settings.optimizer_impl,
         attention=settings.attention or "flash",
-        capability=job.gpu.compute_capability,
-        cublas_bytes=job.gpu.cublas_workspace_bytes.value,
-        cublaslt_bytes=(1 << 20) if job.gpu.before_hopper else 0,
+        **workspaces(job.gpu),
     )
+
+
+def workspaces(gpu: Gpu) -> dict[str, Any]:
+    """What a question has to know of a card."""
+    return {
+        "capability": gpu.compute_capability or "",
+        "cublas_bytes": gpu.cublas_workspace_bytes.value,
+        "cublaslt_bytes": LT_WORKSPACE if gpu.before_hopper else 0,
+    }
 
 
 def _recompute(settings: Settings) -> Literal["none", "reentrant", "plain"]:

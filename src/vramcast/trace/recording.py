@@ -12,10 +12,10 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 Purpose: TypeAlias = Literal[
-    "weight", "adapter", "buffer", "gradient", "state", "input", "cast", "cache", "activation", "workspace"
+    "weight", "adapter", "buffer", "gradient", "state", "input", "hidden", "cast", "cache", "activation", "workspace"
 ]
-"""What a storage is for. `activation` is everything an operator makes that is nothing else; `workspace` what a library
-keeps without a tensor that Python sees; `cast` a weight in another dtype."""
+"""What a storage is for. `hidden` is the input of a block or of the head, `cast` a weight in another dtype, `workspace`
+what a library keeps without a tensor that Python sees, `activation` everything else that an operator makes."""
 When: TypeAlias = Literal["first", "steady"]
 EMPTY_CACHE = -1
 """the event of torch.cuda.empty_cache()"""
@@ -68,6 +68,6 @@ class Recording(Struct, frozen=True, kw_only=True):
     def spans(self) -> Iterator[tuple[Mark, int, int]]:
         """(mark, first event, one past the last) of every mark, in order. Marks of one instant may follow each other:
         its blocks."""
-        ends = [mark.event for mark in self.marks[1:]] + [len(self.events)]
+        ends = [*(mark.event for mark in self.marks[1:]), *([len(self.events)] if self.marks else [])]
         for mark, end in zip(self.marks, ends, strict=True):
             yield mark, mark.event, end

@@ -14,10 +14,17 @@ class Recipe(Struct, frozen=True):
     """16-bit outputs of the model are converted to fp32 (accelerate's `prepare_model` under native autocast)."""
 
     outputs_kept: bool = False
-    """The caller keeps the model's logits through the backward."""
+    """The caller keeps the model's outputs (logits; keys and values, if nothing is recomputed) until the step is over."""
+
+    norms_fp32: bool = False
+    """Beside packed weights, norms are fp32 whatever embedding and head are."""
 
     cross_entropy: Literal["torch", "flash"] = "torch"
     """Whose cross-entropy works on full logits: torch's, or flash-attn's kernel with its in-place backward."""
+
+    shift: Literal["labels", "logits", "model"] = "labels"
+    """What the plain loss moves by one token: the labels; a copy of the fp32 logits (Transformers 4.46 to 4.48); or the
+    same in the model's own forward, which lets go of the 16-bit logits before (older)."""
 
     score_entropy: bool = False
     """The pass over old log-probabilities also computes the entropy of every position."""

@@ -31,6 +31,11 @@ def _blocks_done(seat: Seat) -> bool:
     return seat.state == "backward" and seat.instant in ("last block", "embedding")
 
 
+def _embedded(seat: Seat) -> Size:
+    """What the embedding gives."""
+    return seat.tokens * seat.arch.dims.hidden * BYTES[seat.param_dtype]
+
+
 def _saved_tensors(seat: Seat) -> list[tuple[Size, Size]]:
     return [(seat.arch.dims.layers, size) for size in block_pass(seat).tensors]
 
@@ -50,14 +55,15 @@ def activations_saved(seat: Seat) -> Size:
     block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
     layers = seat.arch.dims.layers
     between = worst(layers - 2, 0)
+    embedded = _embedded(seat) if seat.arch.multiplies and seat.inputs_require_grad else 0  # a leaf beside its multiple
     if seat.instant == "first block" and seat.state == "forward":
-        return end.hidden
+        return embedded + end.hidden
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
         last_input = block.carried if block.keeps_input else end.hidden
-        return end.hidden + first.saved + between * (block.saved + block.carried) + last_input
+        return embedded + end.hidden + first.saved + between * (block.saved + block.carried) + last_input
     if seat.instant == "first block":  # backward begins with the last layer, which counts its own
-        return first.carried + first.saved + between * (block.saved + block.carried)
-    return first.carried + first.saved + (layers - 1) * (block.saved + block.carried)
+        return embedded + first.carried + first.saved + between * (block.saved + block.carried)
+    return embedded + first.carried + first.saved + (layers - 1) * (block.saved + block.carried)
 
 
 def _nodes_hold(seat: Seat) -> bool:
@@ -180,3 +186,29 @@ _ENTROPY = 12
 
 def _head(seat: Seat, end: EndPass) -> Size:
     return end.backward - end.gradients if seat.state == "backward" else end.loss - end.casts
+
+
+def _outputs_kept(seat: Seat) -> bool:
+    return seat.recipe.outputs_kept and (seat.state == "step" or (seat.state == "backward" and seat.instant != "loss"))
+
+
+@term(
+    "outputs",
+    lives=lambda seat: seat.trains and _outputs_kept(seat),
+    source="transformers modeling_outputs.py CausalLMOutputWithPast; peft_model.py: enable_input_require_grads",
+)
+def outputs(seat: Seat) -> Size:
+    """What the model returned and the training loop still holds: logits, and without recompute keys and values.
+
+    `outputs = model(**batch)` keeps them until the next batch, through backward and step, where nothing needs them.
+    Transformers makes a cache in training too, unless blocks are recomputed or `use_cache=False`. The graph stays with
+    them: under adapters and recompute the embedded tokens are a leaf of it and keep their gradient. Keep the loss only.
+    """
+    end = end_pass(seat)
+    over = seat.instant in ("embedding", "update")
+    if seat.recompute == "full":
+        return end.logits + (2 * _embedded(seat) if over and seat.inputs_require_grad else 0)
+    layers = seat.arch.dims.layers
+    done = {"first block": 0, "last block": layers - 1}.get(seat.instant, layers)
+    dtype = seat.compute_dtype if seat.autocast else seat.param_dtype
+    return end.logits + done * seat.tokens * 2 * seat.arch.dims.kv * BYTES[dtype]

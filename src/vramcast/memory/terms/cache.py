@@ -5,7 +5,7 @@ from __future__ import annotations
 from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import term
-from vramcast.num import Size, at_most, let, shard, whole
+from vramcast.num import Size, at_most, let, shard, whole, worst
 
 GROUP, RESIDUAL = 64, 128
 """QuantizedCache's q_group_size and residual_length: transformers/cache_utils.py"""
@@ -37,10 +37,11 @@ def kv_cache(seat: Seat) -> Size:
     """
     if seat.cache == "quantised":
         return _quantised(seat)
-    layers, length = seat.arch.dims.layers, seat.longest if seat.cache == "static" else seat.cached_len
-    if seat.cache == "offloaded":  # the layer at work, and the next one on its way
-        return seat.sequences * at_most(2, layers) * length * kv_per_token(seat)
-    slides = seat.arch.sliding_layers
+    layers, slides = seat.arch.dims.layers, seat.arch.sliding_layers
+    length = seat.longest if seat.cache == "static" else seat.cached_len
+    if seat.cache == "offloaded":  # the layer at work, and the next one on its way: the largest two
+        slides = at_most(2 - at_most(2, layers - slides), slides)
+        layers = at_most(2, layers)
     if not seat.windows or (seat.instant != "decode" and seat.cache != "static"):
         return seat.sequences * layers * length * kv_per_token(seat)
     window = let("window", at_most(seat.arch.window, length))
@@ -64,5 +65,12 @@ def _quantised(seat: Seat) -> Size:
     source="transformers/cache_utils.py, DynamicLayer.update: torch.cat makes a new tensor, the old one still alive",
 )
 def kv_cache_grow(seat: Seat) -> Size:
-    """The copy that growing by one token makes: Hugging Face concatenates, so one layer's keys exist twice."""
-    return seat.sequences * (seat.cached_len - 1) * seat.arch.dims.kv * BYTES[seat.weights_dtype]
+    """The copy that growing by one token makes: Hugging Face concatenates, so one layer's keys exist twice.
+
+    Where every layer slides, those of a window.
+    """
+    old = seat.cached_len - 1
+    if seat.windows:
+        all_seen = at_most(1, seat.arch.dims.layers - seat.arch.sliding_layers)
+        old = worst(all_seen * old, at_most(seat.arch.window, old))
+    return seat.sequences * old * seat.arch.dims.kv * BYTES[seat.weights_dtype]

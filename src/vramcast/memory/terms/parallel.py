@@ -30,33 +30,34 @@ def ddp_buckets(seat: Seat) -> Size:
     "fsdp.gathered",
     lives=lambda seat: seat.sharded and seat.state in ("forward", "loss", "backward", "infer", "generate"),
     basis="derived",
-    source=_FSDP2,
+    source=_FSDP2 + "; torch/distributed/fsdp/_runtime_utils.py, _post_forward, _get_handle_to_prefetch",
 )
 def fsdp_gathered(seat: Seat) -> Size:
     """Whole weights of the units at work, in the dtype of the forward.
 
     The root unit (embedding, head, norm) is gathered first and stays while blocks run; of the blocks one is in use and
-    the buffer of one more is alive. FSDP2 copies a gathered buffer out into parameters, so the root exists twice when
-    the first block is gathered. Without a wrap policy the whole model is one unit: nothing is saved.
+    with FSDP2 the buffer of one more is alive. FSDP2 copies a gathered buffer out into parameters, so the root exists
+    twice when the first block is gathered. FSDP1 frees a block before it gathers the next, and in backward gathers one
+    ahead, unless blocks are recomputed by reentrant checkpoints, whose forward leaves no hook to do it. Without a wrap
+    policy the whole model is one unit: nothing is saved.
     """
     root, block = gathered_root(seat), gathered_block(seat)
-    copies = 2 if seat.shard == "fsdp2" else 1
     if seat.state == "generate":
         return root * BYTES[seat.param_dtype]
-    if seat.state == "forward" and seat.instant == "first block":
-        units = copies * root + 2 * block
-    elif seat.instant == "embedding":
-        units = 0 * block
-    elif seat.state == "loss" or seat.instant in ("head", "loss") or _is_last_of_fsdp1(seat):
-        units = root + block
-    else:
-        units = root + 2 * block
-    return units * BYTES[seat.param_dtype]
+    copies = 2 if seat.shard == "fsdp2" and seat.state == "forward" and seat.instant == "first block" else 1
+    if seat.instant == "embedding":
+        return 0 * block
+    return (copies * root + _blocks_gathered(seat) * block) * BYTES[seat.param_dtype]
 
 
-def _is_last_of_fsdp1(seat: Seat) -> bool:
-    """Its backward gathers the next unit ahead; behind the last block there is none."""
-    return seat.shard == "fsdp1" and seat.state == "backward" and seat.instant == "last block"
+def _blocks_gathered(seat: Seat) -> int:
+    """Blocks whose buffers are there: the one at work, and the one before or behind it."""
+    at_work = 0 if seat.state == "loss" or seat.instant in ("head", "loss") else 1
+    if seat.shard == "fsdp2":
+        return at_work + 1
+    hooked = not (seat.recompute == "full" and seat.reentrant)
+    ahead = seat.state == "backward" and seat.instant != "last block" and hooked
+    return at_work + (1 if ahead else 0)
 
 
 @term(

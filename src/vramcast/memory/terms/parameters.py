@@ -34,7 +34,7 @@ def of_trainable(copies: int, dtype: str = "") -> Tensors:
     lives=lambda seat: seat.engine is None and seat.resident("weights"),
     source="shapes of the Hugging Face classes; checked against the published parameter totals",
     tensors=stored_tensors,
-    fresh=lambda seat: not seat.sharded and (seat.packing is None or not seat.packing.while_loading),
+    fresh=lambda seat: seat.shard != "fsdp2" and (seat.packing is None or not seat.packing.while_loading),
 )
 def weights(seat: Seat) -> Size:
     """The model's parameters as they are stored.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,6 +37,7 @@ FAMILIES = {
 }
 
 
+@cache
 def family_of() -> dict[str, str]:
     """model type → the family whose table has its row."""
     return {name: family for family, names in FAMILIES.items() for name in names.split()}

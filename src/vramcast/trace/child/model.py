@@ -9,7 +9,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vramcast.errors import refuse
 from vramcast.trace.child.fakes import to_fake
+from vramcast.trace.child.head import put_head
+from vramcast.trace.child.loading import load
 from vramcast.trace.child.packed import pack, prepare
+from vramcast.trace.child.recompute import checkpoint_kwargs
 from vramcast.trace.child.tracker import Tracker
 from vramcast.trace.question import Question
 
@@ -23,11 +26,13 @@ class Parts:
         self.model = model
         self.plain = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.backbone: torch.nn.Module = self.plain.base_model
-        self.blocks = _blocks(self.backbone)
+        self.blocks = longest_list(self.backbone)
         self.trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.reference: Any = None
+        """a second model that scores beside this one"""
 
 
-def _blocks(backbone: torch.nn.Module) -> list[torch.nn.Module]:
+def longest_list(backbone: torch.nn.Module) -> list[torch.nn.Module]:
     """The longest list of modules: the layers of the language model."""
     lists = [module for module in backbone.modules() if isinstance(module, torch.nn.ModuleList)]
     return list(max(lists, key=len)) if lists else []
@@ -40,20 +45,29 @@ def build(question: Question, mode: FakeTensorMode, tracker: Tracker) -> Parts:
         Refused: Transformers does not know the type, or it needs code of its own.
     """
     model = _from_config(question)
-    if question.packed is not None:
-        pack(model, question.packed, DTYPES[question.weights_dtype], mode)
-        prepare(model, question.packed, DTYPES)
-    if question.loss == "fused":
-        from trl.trainer.utils import add_fused_lm_head
-
-        add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
+    put_head(model, question)
     if question.adapters is not None:
         model = _adapted(model, question)
+    _load(model, question, mode, tracker)
     to_fake(model, mode)
     model.train()
     _know(model, tracker)
     _checkpoints(model, question)
-    return Parts(model)
+    parts = Parts(model)
+    if question.reference == "copy":
+        parts.reference = _reference(question, mode, tracker)
+    return parts
+
+
+def _reference(question: Question, mode: FakeTensorMode, tracker: Tracker) -> Any:
+    """The base model once more, as trainers load it: it scores only (trl/trainer/dpo_trainer.py: ref_model)."""
+    model = _from_config(question)
+    put_head(model, question, learns=False)
+    _load(model, question, mode, tracker)
+    to_fake(model, mode)
+    model.eval()
+    _know(model, tracker)
+    return model
 
 
 def _from_config(question: Question) -> Any:
@@ -71,7 +85,18 @@ def _from_config(question: Question) -> Any:
     implementation = "eager" if question.attention == "eager" else "sdpa"
     dtype = DTYPES[question.weights_dtype]
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=implementation)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=implementation)
+    if question.packed is not None:
+        pack(model, question.packed, dtype, DTYPES[question.packed.compute_dtype])
+    return model
+
+
+def _load(model: Any, question: Question, mode: FakeTensorMode, tracker: Tracker) -> None:
+    """What is read onto the card itself: packed bases. A plain model is made on the host and moved whole."""
+    packed = question.packed
+    if packed is not None:
+        load(model, packed, mode, tracker)
+        prepare(model, DTYPES[packed.rest_dtype], mode, tracker)
 
 
 def _adapted(model: Any, question: Question) -> Any:
@@ -102,13 +127,11 @@ def _know(model: Any, tracker: Tracker) -> None:
             adapter = "lora_" in name
             if adapter == late:
                 tracker.track(tensor, "parameter", "adapter" if adapter else "weight", module=name.rpartition(".")[0])
-                for part in getattr(tensor, "parts", ()):
-                    tracker.track(part, "scales", "weight", module=name.rpartition(".")[0])
 
 
 def _checkpoints(model: Any, question: Question) -> None:
     if question.recompute == "none":
         return
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": question.recompute == "reentrant"})
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=checkpoint_kwargs(question))
     if question.adapters is not None:
         model.enable_input_require_grads()

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from vramcast.trace.child.fakes import fake_mode
-from vramcast.trace.child.losses import Batch, Loss, loss_of
+from vramcast.trace.child.losses import Batch, Path, path_of
 from vramcast.trace.child.model import Parts, build
 from vramcast.trace.child.optimizers import optimizer_of
 from vramcast.trace.child.patches import installed, patches_of
 from vramcast.trace.child.tracker import Tracker
-from vramcast.trace.child.versions import versions
+from vramcast.trace.cache import installed as installed_versions
 from vramcast.trace.child.watch import Watch
 from vramcast.trace.question import Question
 from vramcast.trace.recording import Recording
 
 
-def run(question: Question) -> Recording:
+Tell = Callable[[str, int, int], None]
+"""(what, how much is done, of how much)"""
+
+
+def run(question: Question, tell: Tell = lambda what, done, of: None) -> Recording:
     """Run the step of a question and record it.
 
     Raises:
@@ -28,53 +33,48 @@ def run(question: Question) -> Recording:
     mode = fake_mode()
     tracker = Tracker(mode)
     with installed(patches_of(question), question, tracker) as applied:
+        tell("building the model", 0, 0)
         tracker.mark("load", "built", "first")
         parts = build(question, mode, tracker)
         watch = Watch(parts, tracker)
         with mode:
-            optimizer = optimizer_of(question, parts.trainable)
+            optimizer = optimizer_of(question, parts, tracker)
             with tracker:
-                _train(question, parts, watch, optimizer)
-        return tracker.recording(versions(), applied)
+                _train(question, parts, watch, optimizer, tell)
+        return tracker.recording(installed_versions(), applied)
 
 
-def _train(question: Question, parts: Parts, watch: Watch, optimizer: Any) -> None:
-    loss_path = loss_of(question, parts)
+def _train(question: Question, parts: Parts, watch: Watch, optimizer: Any, tell: Tell) -> None:
+    path = path_of(question, parts, watch)
     for step in range(question.steps):
         watch.when = "first" if step == 0 else "steady"
-        for _ in range(question.accumulation):
-            _micro_batch(question, parts, watch, loss_path)
+        watch.mark("forward", "last block")
+        held: Any = None
+        for micro, batch in enumerate(path.batches()):
+            tell("running the step", step * question.accumulation + micro, question.steps * question.accumulation)
+            held = None
+            held = _micro_batch(batch, parts, watch, path)
         watch.mark("step", "update")
         if question.clips:
             torch.nn.utils.clip_grad_norm_(parts.trainable, 1.0, foreach=True)
         optimizer.step()
         _relabel_states(optimizer, watch.tracker)
         optimizer.zero_grad(set_to_none=True)
+        del held  # a loop that keeps its outputs has them until the next batch
 
 
-def _micro_batch(question: Question, parts: Parts, watch: Watch, loss_path: Loss) -> None:
+def _micro_batch(batch: Batch, parts: Parts, watch: Watch, path: Path) -> Any:
+    """Forward and backward; gives what the caller still holds."""
     watch.mark("forward", "last block")
-    batch = _batch(question, watch.tracker)
-    loss, held = loss_path(batch)
+    for tensor in batch.values():
+        watch.tracker.relabel(tensor, "input")
+    loss, held = path.loss(batch)
     watch.mark("backward", "loss")
     loss.backward()
     for parameter in parts.trainable:
         if parameter.grad is not None:
             watch.tracker.relabel(parameter.grad, "gradient")
-    del loss, held
-
-
-def _batch(question: Question, tracker: Tracker) -> Batch:
-    """Token ids, mask and labels of full sequences."""
-    size = (question.sequences, question.seq_len)
-    batch = {
-        "input_ids": torch.zeros(size, dtype=torch.long),
-        "attention_mask": torch.ones(size, dtype=torch.long),
-        "labels": torch.zeros(size, dtype=torch.long),
-    }
-    for tensor in batch.values():
-        tracker.relabel(tensor, "input")
-    return batch
+    return held
 
 
 def _relabel_states(optimizer: Any, tracker: Tracker) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vramcast.trace.child.fast import DEVICE, Fast
+from vramcast.trace.child.fast import CPU, DEVICE, Fast
 from vramcast.trace.recording import EMPTY_CACHE, NO_BLOCK, Mark, Purpose, Recording, Storage
 
 aten = torch.ops.aten
@@ -63,6 +63,8 @@ class Tracker(TorchDispatchMode):
         """address of a storage -> its index"""
         self._ops: dict[Any, int] = {}
         self._paused = 0
+        self.cuda = False
+        """whether a function runs that is told that its tensors are on CUDA: what it makes is on the CPU all the same"""
 
     # --- instants -------------------------------------------------------------------------------------------------
 
@@ -91,17 +93,25 @@ class Tracker(TorchDispatchMode):
         if index is not None and purpose != "activation":
             self.storages[index].purpose = purpose
 
-    def relabel(self, tensor: torch.Tensor, purpose: Purpose) -> None:
-        """Say what a storage turned out to be for."""
+    def relabel(self, tensor: torch.Tensor, purpose: Purpose, module: str | None = None) -> None:
+        """Say what a storage turned out to be for, and whose it is."""
         index = self._index(tensor)
         if index is not None:
             self.storages[index].purpose = purpose
+            if module is not None:
+                self.storages[index].module = self._name(module)
 
-    def owned(self, tensor: torch.Tensor, block: int) -> None:
-        """Say which block a storage belongs to."""
+    def hidden_states(self, tensor: torch.Tensor, block: int) -> None:
+        """Say that a storage is the input of a block, or of the head."""
         index = self._index(tensor)
         if index is not None:
-            self.storages[index].block = block
+            self.storages[index].block, self.storages[index].purpose = block, "hidden"
+
+    def inputs_since(self, first: int) -> None:
+        """Say that what was made from this storage on is input of all blocks: positions, rope tables, masks."""
+        for live in self.storages[first:]:
+            if live.purpose == "activation":
+                live.purpose = "input"
 
     def purpose_of(self, tensor: torch.Tensor) -> Purpose | None:
         index = self._index(tensor)
@@ -164,7 +174,7 @@ class Tracker(TorchDispatchMode):
         self.events.append(2 * index + 1)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """A storage that got another size in place: the old block goes, a new one comes."""
+        """A storage that got another size in place: a new block comes, the old one goes."""
         old = self._known.get(storage._cdata)
         if old is None:
             return
@@ -172,8 +182,8 @@ class Tracker(TorchDispatchMode):
         if live.reference is None or live.reference() is not storage or live.bytes == storage.nbytes():
             return
         live.reference = None
-        self._died(old)
         index = self._born(storage.nbytes(), live.purpose, live.op, live.module, live.shape)
+        self._died(old)  # CUDA takes the new memory first, to copy
         self.storages[index].reference = weakref.ref(storage, lambda _, index=index: self._died(index))
         self._known[storage._cdata] = index
 
@@ -191,6 +201,8 @@ class Tracker(TorchDispatchMode):
         if func is DEVICE:
             return args[0].fake_device if isinstance(args[0], FakeTensor) else func(*args)
         kwargs = kwargs or {}
+        if self.cuda:
+            return self._below_cuda(func, types, args, kwargs)
         stand = self.stands.get(func)
         if stand is not None:
             answer = stand(self, func, args, kwargs)
@@ -217,6 +229,13 @@ class Tracker(TorchDispatchMode):
                 pass
         return out
 
+    def _below_cuda(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.cuda = False
+        try:
+            return self.__torch_dispatch__(func, types, args, kwargs | {"device": CPU} if "device" in kwargs else kwargs)
+        finally:
+            self.cuda = True
+
     def recording(self, versions: dict[str, str], patches: list[str]) -> Recording:
         """What was recorded."""
         return Recording(
@@ -224,7 +243,7 @@ class Tracker(TorchDispatchMode):
             patches=patches,
             names=list(self._names),
             storages=[Storage(s.bytes, s.purpose, s.op, s.module, s.shape, s.block) for s in self.storages],
-            events=self.events,
+            events=list(self.events),  # a copy: what dies after this is not the step's
             marks=self.marks,
             assumed=list(self.assumed),
         )

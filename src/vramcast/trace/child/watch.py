@@ -18,6 +18,8 @@ class Watch:
     def __init__(self, parts: Parts, tracker: Tracker) -> None:
         self.tracker = tracker
         self.when = "first"
+        self.started = 0
+        """the first storage of this forward"""
         self.count = len(parts.blocks)
         for name, module in parts.model.named_modules():
             module.register_forward_pre_hook(self._enter(name))
@@ -28,6 +30,8 @@ class Watch:
         parts.backbone.register_forward_hook(self._leave_backbone)
 
     def mark(self, phase: str, instant: str, block: int = NO_BLOCK) -> None:
+        if phase == "forward":
+            self.started = len(self.tracker.storages)
         self.tracker.mark(phase, instant, self.when, block)
 
     # --- the modules that run -------------------------------------------------------------------------------------
@@ -48,10 +52,15 @@ class Watch:
         def enter(module: Any, args: Any, kwargs: Any) -> None:
             if self.tracker.phase == "forward":
                 if index == 0:
-                    self._on_gradient(args[0] if args else kwargs["hidden_states"], "embedding", NO_BLOCK)
+                    self._enter_blocks(args[0] if args else kwargs["hidden_states"])
                 self.tracker.enter_block(index)
 
         return enter
+
+    def _enter_blocks(self, hidden: torch.Tensor) -> None:
+        self.tracker.inputs_since(self.started)
+        self.tracker.hidden_states(hidden, 0)
+        self._on_gradient(hidden, "embedding", NO_BLOCK)
 
     def _leave_block(self, index: int) -> Callable[..., None]:
         instant = "last block" if index == 0 else "first block" if index == self.count - 1 else "blocks"
@@ -60,7 +69,7 @@ class Watch:
             if self.tracker.phase != "forward":
                 return
             hidden = output[0] if isinstance(output, tuple) else output
-            self.tracker.owned(hidden, index + 1 if index + 1 < self.count else NO_BLOCK)
+            self.tracker.hidden_states(hidden, index + 1 if index + 1 < self.count else NO_BLOCK)
             self.tracker.enter_block(NO_BLOCK)
             self._on_gradient(hidden, instant, index)
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from vramcast.trace.child.patches import data, frameworks, hidden, kernels, libraries
+from vramcast.trace.child.patches import bitsandbytes, data, hidden, kernels, libraries, liger, states, transformers, trl, values
 from vramcast.trace.child.patches.patch import Moved, Patch, installed
-from vramcast.trace.question import Question
+from vramcast.trace.question import OwnStep, Question
 
-__all__ = ["TABLE", "Moved", "Patch", "installed", "patches_of"]
+__all__ = ["TABLE", "Moved", "Patch", "installed", "own_patches", "patches_of"]
 
-TABLE = [*data.PATCHES, *kernels.PATCHES, *hidden.PATCHES, *libraries.PATCHES, *frameworks.PATCHES]
+TABLE = [
+    *data.PATCHES, *kernels.PATCHES, *hidden.PATCHES, *libraries.PATCHES, *transformers.PATCHES, *trl.PATCHES,
+    *liger.PATCHES, *bitsandbytes.PATCHES, *states.PATCHES,
+]  # fmt: skip
 
 
 def patches_of(question: Question) -> list[Patch]:
     """Those that a question needs."""
     return [patch for patch in TABLE if patch.applies(question)]
+
+
+def own_patches(question: OwnStep) -> list[Patch]:
+    """Those that a user's own step needs: its frameworks are left as they are."""
+    table = [*values.PATCHES, data.SUMS, *kernels.PATCHES, *hidden.PATCHES, *libraries.PATCHES]
+    return [patch for patch in table if patch.applies(question)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -26,6 +27,13 @@ def _equal(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     return True
 
 
+def _length(mask: torch.Tensor, question: Question) -> int:
+    """Positions of one sequence in a mask, which may be flat."""
+    if mask.shape[-1] <= question.seq_len:
+        return mask.shape[-1]
+    return question.seq_len if mask.numel() % question.seq_len == 0 else question.seq_len - 1
+
+
 def _selection(question: Question) -> Stand:
     def index(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Rows that a mask selects: those with a label."""
@@ -33,7 +41,7 @@ def _selection(question: Question) -> Stand:
         if len(indices) != 1 or indices[0] is None or indices[0].dtype != torch.bool:
             return NotImplemented
         mask = indices[0]
-        longest = mask.shape[-1]
+        longest = _length(mask, question)
         scored = min(question.scored_len, longest)
         rows = mask.numel() // longest * scored
         tracker.assumed.setdefault(f"a mask selects {scored} of {longest} tokens of a sequence")
@@ -44,7 +52,43 @@ def _selection(question: Question) -> Stand:
     return index
 
 
+def _sum(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Autograd adds a gradient into one that it alone holds."""
+    total, more = args
+    if tracker.phase != "backward" or not isinstance(more, torch.Tensor) or total.shape != more.shape:
+        return NotImplemented
+    if total.dtype != more.dtype or not _engine_asks() or not _is_alone(total):
+        return NotImplemented
+    return total
+
+
+def _engine_asks() -> bool:
+    """Whether the autograd engine itself runs the operator, not a Python function that it calls."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name in _WRAPPERS:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "_engine_run_backward"
+
+
+_WRAPPERS = {"__torch_dispatch__", "inner", "_fn"}
+_HELD = 4
+"""references to a tensor that only the engine and this call hold"""
+
+
+def _is_alone(tensor: torch.Tensor) -> bool:
+    own = tensor.untyped_storage()
+    dense = tensor.is_contiguous() or tensor.t().is_contiguous() if tensor.ndim == 2 else tensor.is_contiguous()
+    return dense and torch._C._storage_Use_Count(own._cdata) <= 2 and tensor._use_count() <= _HELD
+
+
+SUMS = Patch(
+    "gradient sums",
+    "autograd adds in place into a gradient that it alone holds; for a tensor subclass it makes a new one",
+    "torch/csrc/autograd/input_buffer.cpp: can_accumulate_inplace",
+    stands=lambda question: {aten.add.Tensor: _sum},
+)
 PATCHES = [
+    SUMS,
     Patch(
         "values",
         "a fake tensor has no data: .item(), a branch and a comparison get an answer",

@@ -11,7 +11,10 @@ from vramcast.trace.child.tracker import Stand, Tracker
 from vramcast.trace.question import Question
 
 aten = torch.ops.aten
-_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
+_PRODUCTS = (
+    aten.mm.default, aten.mm.out, aten.addmm.default, aten.addmm.out, aten.addmm_.default, aten.bmm.default,
+    aten.bmm.out, aten.baddbmm.default,
+)  # fmt: skip
 
 
 def _stands(question: Question) -> dict[Any, Stand]:

@@ -13,15 +13,18 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeAlias
 
 from vramcast import __version__
+from vramcast.cli.output import coloured, print_json
+from vramcast.cli.said import said
+from vramcast.cli.tracing import run_trace, trace_options, traced_by, traced_phases
 from vramcast.errors import Mistakes, Refused, near, refuse
-from vramcast.types.job import Fact, Origin, Understanding, check_value
+from vramcast.types.job import Understanding
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
 _LISTS = tuple("gpus models terms levers optimizers dtypes overheads algorithms frameworks paths schema".split())
 
 
 def run() -> NoReturn:
-    """The console script. The process is short: collecting garbage would only cost time."""
+    """The console script. The process is short: collecting garbage would only cost time, and most of it at the end."""
     gc.disable()
     code: int | str | None = 0
     try:
@@ -32,6 +35,7 @@ def run() -> NoReturn:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of a pipe has seen enough; Python would flush once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    gc.freeze()
     sys.exit(code)
 
 
@@ -53,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--strict", action="store_true", help="keys that were not read are an error")
     _formats(check)
     check.add_argument("--markdown", action="store_true", help="print markdown, for an issue or a pull request")
+    check.add_argument("--method", choices=("formula", "trace"), default="formula", help="trace: run the real step")
+    trace_options(check)
     check.add_argument("--rules", choices=("article",), help="the rules of thumb of docs/articles.md instead")
     check.add_argument("--compare", action="store_true", help="rules of thumb beside the forecast, and why they differ")
     levers = _verb(verbs, "levers", _levers, "ranked edits that lower the peak, each estimated again")
@@ -68,10 +74,19 @@ def _parser() -> argparse.ArgumentParser:
     read = _verb(verbs, "read", _read, "the job as understood, with origins")
     _formats(read)
     read.add_argument("--job", choices=("toml", "yaml", "json"), help="print a job file instead")
+    tracing = _verb(verbs, "trace", run_trace, "the real step on fake tensors, beside the formulas (extra `trace`)")
+    tracing.add_argument("--step", metavar="MODULE:FUNCTION", help="a step of your own instead of a job's")
+    tracing.add_argument("--snapshot", metavar="FILE", help="write a predicted memory snapshot, for PyTorch's viewer")
+    tracing.add_argument("--flame", nargs="?", const="-", metavar="FILE",
+                         help="what the peak holds, by module; into FILE as folded stacks")  # fmt: skip
+    trace_options(tracing)
+    _formats(tracing)
     benching = verbs.add_parser("bench", help="predicted against measured: the catalogue, or rows of files")
     benching.add_argument(
         "files", nargs="*", metavar="FILE", help="rows as JSON lines, or a folder of them; without: the catalogue"
     )
+    benching.add_argument("--method", choices=("formula", "trace"), default="formula", help="what predicts a training run")
+    trace_options(benching)
     _formats(benching)
     benching.add_argument("--markdown", action="store_true", help="print a table of the errors")
     benching.set_defaults(run=_bench)
@@ -98,76 +113,6 @@ def _formats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON (`vramcast list schema`)")
 
 
-def said(options: argparse.Namespace) -> Understanding:
-    """Flags and files as facts, strongest first: --set, then --model/--gpu/--gpus, then the files in their order, then
-    what `--gpu auto` read beside the card."""
-    mistakes = Mistakes()
-    facts: list[Fact] = []
-    machine = Understanding([])
-    for text in reversed(options.set):  # the last one said wins
-        with mistakes.collect():
-            facts.append(_assignment(text))
-    for path in ("model", "gpu", "gpus"):
-        raw = getattr(options, path)
-        if (path, raw) == ("gpu", "auto"):
-            with mistakes.collect():
-                card, machine = _this_machine()
-                facts.append(card)
-        elif raw is not None:
-            with mistakes.collect():
-                origin = Origin(f"--{path}")
-                facts.append(Fact(path, check_value(path, raw, origin), origin))
-    result = Understanding(facts)
-    for source in options.config:
-        from vramcast.readers import read_config
-
-        try:
-            result = result + read_config(source, sys.stdin)
-        except Refused as refused:
-            result = result + Understanding([], mistakes=refused.mistakes, misread=True)
-    result = result + machine
-    if options.hub:
-        try:
-            _fetch_model(result)
-        except Refused as refused:  # said once: nobody looks for this model again
-            result.facts[:] = [fact for fact in result.facts if fact.path != "model"]
-            result = result + Understanding([], mistakes=refused.mistakes, misread=True)
-    result.mistakes[:0] = mistakes.found
-    return result
-
-
-def _fetch_model(question: Understanding) -> None:
-    """Bring the job's model into this machine's cache, unless it is known without."""
-    from vramcast.catalog.hub import fetch_config, is_hub_id
-    from vramcast.catalog.models import model_config
-
-    model = question.winners().get("model")
-    if model is None or not is_hub_id(str(model.value)):
-        return
-    try:
-        model_config(str(model.value))
-    except Refused:
-        fetch_config(str(model.value))
-
-
-def _this_machine() -> tuple[Fact, Understanding]:
-    """The card of this machine, and how many there are and how busy: facts that anything said beats."""
-    from vramcast.catalog.cards import this_machine
-
-    found = this_machine()
-    origin = Origin(found.tool)
-    beside = [Fact("gpus", found.count, origin), Fact("busy_bytes", found.busy_bytes, origin)]
-    return Fact("gpu", found.gpu.id, origin), Understanding(beside, warnings=found.warnings)
-
-
-def _assignment(text: str) -> Fact:
-    path, sign, raw = text.partition("=")
-    if not sign:
-        raise refuse(f"--set {text}: no value", use=f"--set {text}=VALUE")
-    origin = Origin("--set")
-    return Fact(path.strip(), check_value(path.strip(), raw, origin), origin)
-
-
 def _check(options: argparse.Namespace) -> int:
     from msgspec import structs
 
@@ -181,15 +126,18 @@ def _check(options: argparse.Namespace) -> int:
         return _check_articles(options, question)
     if (options.model or "").lower().startswith("article/"):
         raise refuse(f"{options.model} is a round model of the articles' rules", use="--rules article, or --compare")
-    answer = forecast(question, texts=options.json)
-    answer = structs.replace(answer, levers=pull(question, answer))
+    if options.method == "trace":
+        answer = traced_by(options, question).forecast
+    else:
+        answer = forecast(question, texts=options.json)
+        answer = structs.replace(answer, levers=pull(question, answer))
     if options.json:
-        _print_json(answer)
+        print_json(answer)
     else:
         from vramcast.report.markdown import show_markdown
         from vramcast.report.text import show
 
-        print(show_markdown(answer) if options.markdown else _coloured(show(answer)))
+        print(show_markdown(answer) if options.markdown else coloured(show(answer)))
     if answer.verdict is None:
         return 0 if any(card.verdict == "fits" for card in answer.cards) else 1
     inside = answer.peak.margin_bytes is not None and answer.peak.margin_bytes >= 0
@@ -202,10 +150,10 @@ def _levers(options: argparse.Namespace) -> int:
     from vramcast.report.levers import levers_of, show_levers
 
     question = said(options)
-    answer = forecast(question)
+    answer = forecast(question, cards=False)
     pulled = pull_all(question, answer)
     if options.json:
-        _print_json(levers_of(answer, pulled))
+        print_json(levers_of(answer, pulled))
     else:
         print(show_levers(answer, pulled))
     return 0
@@ -219,7 +167,7 @@ def _check_articles(options: argparse.Namespace, question: Understanding) -> int
     if options.compare:
         both = compare(question)
         if options.json:
-            _print_json(both)
+            print_json(both)
         else:
             print((articles.markdown_comparison if options.markdown else articles.show_comparison)(both))
         if both.peak is None:
@@ -227,7 +175,7 @@ def _check_articles(options: argparse.Namespace, question: Understanding) -> int
         return int(both.verdict == "does_not_fit" or (both.peak.margin_bytes or 0) < 0)
     answer = by_rules(question)
     if options.json:
-        _print_json(answer)
+        print_json(answer)
     else:
         print((articles.markdown_rules if options.markdown else articles.show_rules)(answer))
     return int(answer.fits is False)
@@ -241,7 +189,7 @@ def _explain_arch(options: argparse.Namespace) -> int:
     Mistakes(question.mistakes).done()
     report = arch_report(question, options.adapter)
     if options.json:
-        _print_json(report)
+        print_json(report)
     else:
         print(show_arch(report))
     return 0
@@ -260,7 +208,7 @@ def _explain(options: argparse.Namespace) -> int:
         print(manual(options.term))
         return 0
     question = said(options)
-    answer = forecast(question, texts=options.json)
+    answer = forecast(question, texts=options.json, cards=False)
     phase = peak_phase(answer)
     if options.phase is not None:
         phases = [found for group in answer.groups for found in group.phases if found.name == options.phase]
@@ -269,7 +217,7 @@ def _explain(options: argparse.Namespace) -> int:
             raise refuse(f"unknown phase {options.phase!r}", allowed=", ".join(names))
         phase = max(phases, key=lambda found: found.bytes)
     if options.json:
-        _print_json(phase)
+        print_json(phase)
     else:
         print(explain_phase(resolve(question), phase, options.term))
     return 0
@@ -288,7 +236,7 @@ def _read(options: argparse.Namespace) -> int:
         return 0
     job = resolve(question)
     if options.json:
-        _print_json(understood(job))
+        print_json(understood(job))
         return 0
     print(show_job(job))
     for item in job.unread:
@@ -302,9 +250,13 @@ def _bench(options: argparse.Namespace) -> int:
     from vramcast.bench import bench
     from vramcast.report.bench import markdown_bench, show_bench
 
-    answer = bench(options.files)
+    if options.method == "trace":
+        with traced_phases(options) as phases:
+            answer = bench(options.files, phases)
+    else:
+        answer = bench(options.files)
     if options.json:
-        _print_json(answer)
+        print_json(answer)
     else:
         print(markdown_bench(answer) if options.markdown else show_bench(answer))
     return 0 if answer.holds else 1
@@ -315,11 +267,11 @@ def _list(options: argparse.Namespace) -> int:
     from vramcast.report.schemas import schemas
 
     if options.what == "schema":
-        _print_json(schemas())
+        print_json(schemas())
         return 0
     found = rows(options.what)
     if options.json:
-        _print_json(found)
+        print_json(found)
     else:
         print(table(found))
     return 0
@@ -327,21 +279,3 @@ def _list(options: argparse.Namespace) -> int:
 
 def _unread(question: Understanding) -> Refused:
     return refuse("keys that were not read", **{item.key: item.where for item in question.unread})
-
-
-def _print_json(answer: object) -> None:
-    import msgspec
-
-    print(msgspec.json.format(msgspec.json.encode(answer), indent=1).decode())
-
-
-def _coloured(text: str) -> str:
-    """The verdict in colour, on a terminal only."""
-    if not sys.stdout.isatty():
-        return text
-    from rich.console import Console
-
-    first, _, rest = text.partition("\n")
-    style = {"F": "bold green", "T": "bold yellow", "D": "bold red"}.get(first[0], "bold")
-    Console(highlight=False).print(first, style=style, soft_wrap=True)
-    return rest

@@ -1,0 +1,79 @@
+"""Flags and files as facts: what the user said, strongest first."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from vramcast.errors import Mistakes, Refused, refuse
+from vramcast.types.job import Fact, Origin, Understanding, check_value
+
+
+def said(options: argparse.Namespace) -> Understanding:
+    """Flags and files as facts, strongest first: --set, then --model/--gpu/--gpus, then the files in their order, then
+    what `--gpu auto` read beside the card."""
+    mistakes = Mistakes()
+    facts: list[Fact] = []
+    machine = Understanding([])
+    for text in reversed(options.set):  # the last one said wins
+        with mistakes.collect():
+            facts.append(_assignment(text))
+    for path in ("model", "gpu", "gpus"):
+        raw = getattr(options, path)
+        if (path, raw) == ("gpu", "auto"):
+            with mistakes.collect():
+                card, machine = _this_machine()
+                facts.append(card)
+        elif raw is not None:
+            with mistakes.collect():
+                origin = Origin(f"--{path}")
+                facts.append(Fact(path, check_value(path, raw, origin), origin))
+    result = Understanding(facts)
+    for source in options.config:
+        from vramcast.readers import read_config
+
+        try:
+            result = result + read_config(source, sys.stdin)
+        except Refused as refused:
+            result = result + Understanding([], mistakes=refused.mistakes, misread=True)
+    result = result + machine
+    if options.hub:
+        try:
+            _fetch_model(result)
+        except Refused as refused:  # said once: nobody looks for this model again
+            result.facts[:] = [fact for fact in result.facts if fact.path != "model"]
+            result = result + Understanding([], mistakes=refused.mistakes, misread=True)
+    result.mistakes[:0] = mistakes.found
+    return result
+
+
+def _fetch_model(question: Understanding) -> None:
+    """Bring the job's model into this machine's cache, unless it is known without."""
+    from vramcast.catalog.hub import fetch_config, is_hub_id
+    from vramcast.catalog.models import model_config
+
+    model = question.winners().get("model")
+    if model is None or not is_hub_id(str(model.value)):
+        return
+    try:
+        model_config(str(model.value))
+    except Refused:
+        fetch_config(str(model.value))
+
+
+def _this_machine() -> tuple[Fact, Understanding]:
+    """The card of this machine, and how many there are and how busy: facts that anything said beats."""
+    from vramcast.catalog.cards import this_machine
+
+    found = this_machine()
+    origin = Origin(found.tool)
+    beside = [Fact("gpus", found.count, origin), Fact("busy_bytes", found.busy_bytes, origin)]
+    return Fact("gpu", found.gpu.id, origin), Understanding(beside, warnings=found.warnings)
+
+
+def _assignment(text: str) -> Fact:
+    path, sign, raw = text.partition("=")
+    if not sign:
+        raise refuse(f"--set {text}: no value", use=f"--set {text}=VALUE")
+    origin = Origin("--set")
+    return Fact(path.strip(), check_value(path.strip(), raw, origin), origin)

@@ -1,0 +1,91 @@
+"""The child process as the parent sees it: asked one question after the other, imports paid once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from tempfile import TemporaryFile
+from typing import Self
+
+import msgspec
+
+from vramcast.errors import Mistake, Refused, refuse
+from vramcast.trace.question import Asked
+from vramcast.trace.recording import Recording
+from vramcast.trace.wire import Failed, Progress, Recorded, Wrong, receive
+
+NEEDED = ("torch", "transformers", "peft", "accelerate", "trl")
+Tell = Callable[[Progress], None]
+
+
+class Child:
+    """A child process; starts with the first question, ends with the block.
+
+    Raises:
+        Refused: the extra `trace` is not installed.
+    """
+
+    def __init__(self) -> None:
+        missing = [name for name in NEEDED if find_spec(name) is None]
+        if missing:
+            raise refuse(
+                f"the trace needs {', '.join(missing)}",
+                install="pip install 'vramcast[trace]' (the CPU's torch is enough)",
+            )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said = TemporaryFile()
+        """what the child prints: the last line is shown if it ends"""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._said.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def record(self, question: Asked, tell: Tell = lambda progress: None) -> Recording:
+        """Run the step of a question.
+
+        Raises:
+            Refused: the question is wrong, a patch did not apply, or the traced code failed.
+        """
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(msgspec.json.encode(question) + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise self._gone() from None
+        while True:
+            match receive(process.stdout):
+                case Progress() as progress:
+                    tell(progress)
+                case Recorded(recording):
+                    return recording
+                case Wrong(mistakes):
+                    raise Refused([Mistake(fact, **context) for fact, context in mistakes])
+                case Failed(fact, context):
+                    raise refuse(fact, **context)
+                case None:
+                    raise self._gone()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            command = [sys.executable, "-W", "ignore", "-m", "vramcast.trace.child"]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
+        return self._process
+
+    def _gone(self) -> Refused:
+        code = self._process.wait() if self._process is not None else 0
+        self._process = None
+        self._said.seek(0)
+        last = self._said.read().decode(errors="replace").strip().rpartition("\n")[2]
+        return refuse(f"the process that traces ended with code {code}", said=last)

@@ -1,0 +1,278 @@
+"""Rows of training runs: what a stack says in our paths, what its counters show, and why the rest is skipped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.cases import run
+
+from vramcast.bench import Reading, bench
+from vramcast.bench.counters import QUANTITIES, read
+from vramcast.bench.jobs import Skip
+from vramcast.bench.ranges import between_of
+from vramcast.bench.stacks import facts_of
+from vramcast.bench.training import phases_of
+from vramcast.errors import Refused, refuse
+from vramcast.types.job import Understanding
+from vramcast.types.result import PhaseBytes
+
+RUNS = Path(__file__).parent.parent.parent / "bench" / "runs"
+LLAMA = {"name": "Llama-2-7B", "params_b": 6.738, "config": {"hidden": 4096, "layers": 32, "heads": 32, "vocab": 32000}}
+ROW: dict[str, Any] = {
+    "id": "run", "stack": "hf-peft-loop", "workload": "sft", "model": LLAMA, "tuning": "lora",
+    "lora": {"rank": 8, "targets": ["q_proj", "v_proj"]}, "weights_dtype": "bf16", "compute_dtype": "bf16",
+    "optimizer": "adamw", "micro_batch": 1, "seq_len": 512, "checkpointing": "full", "attention": "sdpa",
+    "loss": "full", "parallel": {"gpus": 1, "tp": 1, "zero": 0}, "gpu": "A100-SXM4-80GB", "versions": {"transformers": "5.17.0"},
+    "readings": [{"quantity": "allocated_peak", "unit": "bytes", "score": "relative", "value": 10**10}],
+}  # fmt: skip
+FMS = {
+    **ROW, "stack": "hf-trainer", "source": {"repo": "foundation-model-stack/fms-acceleration"}, "packed": True,
+    "notes": "(torch 2.4.1, transformers 4.48.1, trl 0.13, peft 0.13.2)", "extra": {"framework_config": "none"},
+}  # fmt: skip
+
+
+def asked(tmp_path: Path, *rows: dict[str, Any]) -> list[Reading]:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return bench([str(file)]).rows
+
+
+def answered(tmp_path: Path, row: dict[str, Any], **reading: Any) -> Reading:
+    basic = {"quantity": "allocated_peak", "unit": "bytes", "score": "relative", "value": 10**10}
+    (found,) = asked(tmp_path, {**row, "readings": [{**basic, **reading}]})
+    return found
+
+
+def said(row: dict[str, Any]) -> dict[str, Any]:
+    return Understanding(facts_of(row)).job().to_file()
+
+
+# --- from rows to paths -----------------------------------------------------------------------------------------------
+
+
+def test_a_row_in_our_paths() -> None:
+    assert said(ROW) == {
+        "framework": "loop==5.17.0", "recompute.reentrant": False, "algorithm": "sft",
+        "model": "meta-llama/Llama-2-7b-hf", "gpu": "a100-sxm-80gb", "compute_dtype": "bf16", "autocast": False,
+        "weights_dtype": "bf16", "tuning": "lora", "lora.rank": 8, "lora.targets": ["q_proj", "v_proj"],
+        "optimizer": "adamw", "micro_batch": 1, "seq_len": 512, "recompute": "full", "loss": "full", "gpus": 1,
+    }  # fmt: skip
+
+
+def test_every_value_has_a_cause() -> None:
+    causes = {fact.path: str(fact.origin) for fact in facts_of(FMS)}
+    assert all(causes.values())
+    assert causes["lora.dropout"] == "fms-acceleration scripts/benchmarks/scenarios.yaml: lora_dropout"
+    assert causes["micro_batch"] == "row: micro_batch"
+
+
+def test_what_a_benchmark_sets_itself() -> None:
+    job = said({**FMS, "tuning": "qlora", "weights_dtype": "nf4-dq"})
+    set_there = ("framework", "optimizer.impl", "lora.dropout", "autocast", "quant.double")
+    assert {path: job[path] for path in set_there} == {
+        "framework": "trl==0.13", "optimizer.impl": "foreach", "lora.dropout": 0.1, "autocast": True,
+        "quant.double": True,
+    }  # fmt: skip
+    plugin = {**FMS, "tuning": "qlora", "extra": {"framework_config": "accelerated-peft-bnb"}}
+    assert said(plugin)["framework"] == "transformers==4.48.1"
+    assert said(plugin)["quant.rest_dtype"] == "bf16"
+
+
+def test_targets_that_match_nothing_are_not_peft_s() -> None:
+    lora = {"rank": 8, "targets": ["q_proj", "c_attn"]}
+    assert said({**ROW, "lora": lora})["lora.targets"] == ["q_proj"]
+
+
+@pytest.mark.parametrize(("gpu", "card"), [
+    ("Tesla T4 (14912 MiB)", "t4-16gb"), ("A100-40GB", "a100-sxm-40gb"), ("unknown", None), (None, None), ("80GB", None)
+])  # fmt: skip
+def test_cards(gpu: str | None, card: str | None) -> None:
+    assert said({**ROW, "gpu": gpu}).get("gpu") == card
+
+
+# --- what is not predicted --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"attention": "eager"}, "refused: attention = eager is not modelled yet"),
+        ({"checkpointing": "selective"}, "refused: recompute = selective is not modelled yet"),
+        ({"compile": True}, "refused: compile = true is not modelled yet"),
+        ({"parallel": {"gpus": 8, "tp": 2, "zero": 0}}, "refused: tp = 2 is not modelled yet"),
+        ({"parallel": {"gpus": 8, "zero": 3}}, "refused: shard = zero3 is not modelled yet"),
+        ({"parallel": {"zero": 0}}, "the source does not say on how many GPUs"),
+        ({"loss": "liger"}, "refused: fused_kernels = liger is not modelled yet"),
+        ({"optimizer_in_backward": True}, "not modelled yet: an optimizer that steps within backward"),
+        ({"lora": {"rank": 8, "method_config": {"peft_type": "VERA"}}}, "not modelled yet: training with PEFT's VERA"),
+        ({"tuning": "galore"}, "refused: tuning: 'galore' is not one of: full, lora, qlora, frozen"),
+        ({"stack": "megatron"}, "refused: unknown framework 'megatron'"),
+        ({"workload": "component:cross_entropy"}, "a single operator, no job"),
+        ({"workload": "grpo"}, "not modelled yet: grpo"),
+        ({"model": {"name": "nobody/knows"}}, "the catalogue has no model 'nobody/knows'"),
+        ({"model": {"name": "Qwen3-30B-A3B"}, "lora": {"rank": 8, "targets": "all-linear"}},
+         "refused: the activations of model type qwen3_moe are not modelled yet"),
+        ({"compute_dtype": "bf16 +fp8"}, "not modelled yet: products in 'bf16 +fp8'"),
+        ({"micro_batch": "four"},
+         "not in the format of the public rows: Expected `int | null`, got `str` - at `$.micro_batch`"),
+    ],
+)  # fmt: skip
+def test_reasons(tmp_path: Path, changed: dict[str, Any], reason: str) -> None:
+    found = answered(tmp_path, {**ROW, **changed})
+    assert (found.skipped_reason, found.predicted) == (reason, None)
+
+
+def test_another_method_under_the_name_of_lora() -> None:
+    row = {**ROW, "stack": "peft", "extra": {"num_trainable_params": 1_000_000}}
+    with pytest.raises(Skip, match="it trains 1,000,000 parameters, LoRA of this rank 4,194,304"):
+        facts_of(row)
+
+
+def test_kernels_change_nothing_between_steps(tmp_path: Path) -> None:
+    row = {**FMS, "extra": {"framework_config": "foak-fast-kernels"}}
+    assert answered(tmp_path, row).skipped_reason == "refused: fused_kernels = unsloth is not modelled yet"
+    static = answered(tmp_path, row, quantity="static")
+    assert static.predicted == answered(tmp_path, FMS, quantity="static").predicted
+
+
+# --- readings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def phases() -> list[PhaseBytes]:
+    return phases_of(Understanding(facts_of(ROW)))
+
+
+def test_readings_of_one_run(phases: list[PhaseBytes]) -> None:
+    """Llama-2-7B in bf16 with adapters on 4,194,304 parameters, 512 tokens on an A100: each by its arithmetic."""
+    values = {quantity: read(quantity, None, phases, {"gpus": 1}).point for quantity in QUANTITIES}
+    weights, adapters, workspaces = 6_738_415_616 * 2, 4_194_304 * 4, 2 * 8_519_680
+    logits, hidden = 512 * 32000 * 2, 512 * 4096 * 2
+    slack = values["allocated_after_load"] - weights - adapters
+    assert 0 <= slack < weights // 500  # ends of segments
+    assert values["static"] == weights + 3 * adapters + workspaces + slack
+    # Gradients, and what the outputs keep: logits, and the embedded tokens with their gradient.
+    assert values["allocated_after_step"] == values["static"] + adapters + logits + 2 * hidden
+    step = read("allocated_peak", "step", phases, {}).point
+    assert step == values["allocated_after_step"] + adapters  # foreach: the square roots of all variances
+    assert values["allocated_peak"] == read("allocated_peak", "backward", phases, {}).point
+    assert values["allocated_peak_first_step"] == values["allocated_peak"] - 2 * adapters
+    assert values["allocated_peak"] <= values["reserved_peak"] < values["process_peak"] == values["device_peak"]
+
+
+def test_forward_is_the_worst_of_forward_and_loss(phases: list[PhaseBytes]) -> None:
+    worst = max(
+        phase.processes[0].allocated_bytes
+        for phase in phases
+        if phase.name in ("forward", "loss") and phase.when == "steady"
+    )
+    assert read("allocated_peak", "forward", phases, {}).point == worst
+
+
+def test_fsdp1_keeps_gradients_after_zero_grad() -> None:
+    row = {**FMS, "parallel": {"gpus": 2, "zero": "fsdp1"}, "tuning": "full", "lora": None}
+    job = Understanding(facts_of(row))
+    found = phases_of(job)
+    kept, freed = (read("static", None, found, {"shard": shard, "gpus": 2}).point for shard in ("fsdp1", "fsdp2"))
+    assert kept - freed == 6_738_415_616  # a bf16 gradient of half of the parameters
+
+
+def test_a_quantity_that_nothing_shows(phases: list[PhaseBytes]) -> None:
+    with pytest.raises(Skip):
+        read("max_batch", None, phases, {})
+    with pytest.raises(Skip):
+        read("allocated_peak", "rollout", phases, {})
+
+
+def test_verdicts(tmp_path: Path) -> None:
+    """By the card's own total; by the row's where the card is not known."""
+    found = answered(tmp_path, ROW, quantity="oom", score="verdict", value=True, capacity_bytes=8 * 10**9)
+    assert (found.predicted, found.right) == (False, False)
+    anywhere = {**ROW, "gpu": None}
+    found = answered(tmp_path, anywhere, quantity="oom", score="verdict", value=True, capacity_bytes=8 * 10**9)
+    assert (found.predicted, found.right, found.low is not None) == (True, True, True)
+    assert answered(tmp_path, anywhere, quantity="fits", score="verdict", value=True).skipped_reason
+
+
+def test_a_bound(tmp_path: Path) -> None:
+    assert answered(tmp_path, ROW, score="bound", bound="upper", value=10**12).right is True
+    assert answered(tmp_path, ROW, score="bound", bound="upper", value=10**9).right is False
+
+
+def test_a_range(tmp_path: Path) -> None:
+    row = {**ROW, "unknown": ["true longest padded batch (<=512 cap)", "gpu"], "extra": {"avg_tokens_per_sample": 99.9}}
+    assert between_of(row) == [{"seq_len": 99}, {"seq_len": 512}]
+    found = answered(tmp_path, row, score="interval", value=10**10)
+    assert found.predicted is None
+    assert found.right is False
+    assert found.low is not None
+    assert found.high is not None
+    full = answered(tmp_path, ROW, value=1)
+    assert found.low < found.high == full.high
+    assert answered(tmp_path, row, score="interval", value=found.low).right is True
+
+
+def test_a_range_without_ends(tmp_path: Path) -> None:
+    row = {**ROW, "unknown": ["offload settings per row"]}
+    reason = "the source leaves out what the value depends on: offload settings per row"
+    assert answered(tmp_path, row, score="interval").skipped_reason == reason
+
+
+def test_a_counter_that_is_not_named(tmp_path: Path) -> None:
+    """From PyTorch's allocated bytes to the driver's."""
+    found = answered(tmp_path, {**ROW, "unknown": ["quantity"]}, score="interval")
+    low, high = answered(tmp_path, ROW), answered(tmp_path, ROW, quantity="device_peak")
+    assert (found.low, found.high) == (low.low, high.high)
+
+
+def test_context_is_echoed(tmp_path: Path) -> None:
+    assert answered(tmp_path, ROW, score="context").skipped_reason == "context: shown beside, not scored"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_raw_and_converted_rows_are_answered_alike(tmp_path: Path) -> None:
+    job = {"job": said(ROW), **{key: ROW[key] for key in ("id", "stack", "tuning", "readings")}}
+    raw, converted = asked(tmp_path, ROW, job)
+    assert raw == converted
+
+
+def test_no_reading_is_dropped() -> None:
+    """Whatever predicts, every reading of the published rows has its answer."""
+
+    def nothing(job: Understanding) -> list[PhaseBytes]:
+        raise refuse("asked and refused")
+
+    files = [RUNS / "training.jsonl", RUNS / "tesla_t4.jsonl"]
+    answer = bench([str(file) for file in files], nothing)
+    rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    assert len(rows) == 643 + 58
+    assert len(answer.rows) == sum(len(row["readings"]) for row in rows)
+    assert all(one.skipped_reason for one in answer.rows)
+    assert sum(one.skipped_reason == "refused: asked and refused" for one in answer.rows) >= 700
+    assert {one.workload for one in answer.rows} == {"training"}
+
+
+def test_the_command_lists_them(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    readings = [*ROW["readings"], {"quantity": "oom", "score": "verdict", "value": True, "inferred": True}]
+    wrong = {"quantity": "allocated_peak", "score": "interval", "value": 1}
+    row = {**ROW, "unknown": ["longest batch"], "readings": [*readings, wrong]}
+    file.write_text(json.dumps(row), encoding="utf-8")
+    shown = run(f"bench {file}").stdout.splitlines()
+    assert [line.split()[:5] for line in shown[1:3]] == [
+        ["training:", "allocated_peak", "2", "0", shown[1].split()[4]], ["training:", "oom", "(inferred)", "1", "0"]
+    ]  # fmt: skip
+    assert any("allocated_peak" in line and " to " in line for line in shown)
+    assert "3 of" not in run(f"bench {file} --markdown").stdout
+    answer = json.loads(run(f"bench {file} --json").stdout)
+    assert [row["right"] for row in answer["rows"]] == [None, False, False]
+
+
+def test_a_framework_that_is_not_known() -> None:
+    with pytest.raises(Refused):
+        facts_of({**ROW, "stack": "other", "source": {"repo": "somebody/recipes"}})
