@@ -25,7 +25,8 @@ ROW: dict[str, Any] = {
     "id": "run", "stack": "hf-peft-loop", "workload": "sft", "model": LLAMA, "tuning": "lora",
     "lora": {"rank": 8, "targets": ["q_proj", "v_proj"]}, "weights_dtype": "bf16", "compute_dtype": "bf16",
     "optimizer": "adamw", "micro_batch": 1, "seq_len": 512, "checkpointing": "full", "attention": "sdpa",
-    "loss": "full", "parallel": {"gpus": 1, "tp": 1, "zero": 0}, "gpu": "A100-SXM4-80GB", "versions": {"transformers": "5.17.0"},
+    "loss": "full", "parallel": {"gpus": 1, "tp": 1, "zero": 0}, "gpu": "A100-SXM4-80GB",
+    "versions": {"transformers": "5.17.0"},
     "readings": [{"quantity": "allocated_peak", "unit": "bytes", "score": "relative", "value": 10**10}],
 }  # fmt: skip
 FMS = {

@@ -22,6 +22,7 @@ _NAMES = {
     ("training", "process_peak"): "reserved and the context",
     ("training", "device_peak"): "on the card while training",
     ("training", "oom"): "ran out of memory",
+    ("training", "oom (inferred)"): "ran out of memory, as far as the source shows",
 }
 
 

@@ -36,10 +36,14 @@ class Component(Struct, frozen=True, kw_only=True):
     intermediate: int = 0
     unused_heads: int = 0
     """weights of heads that are on the card beside the ones that run: a benchmark makes those of all its candidates"""
+    left_bytes: int = 0
+    """what the process still holds from candidates that it measured before: compiled functions keep their tensors"""
+    wide_logits: bool = True
+    """torch's preference losses work on fp32 logits"""
     keeps_gradients: bool = True
     """gradients are summed from one iteration to the next"""
     input_learns: bool = True
     iterations: int = 3
     capability: str = "8.0"
     cublas_bytes: int = 0
-    cublaslt_bytes: int = 0
+    """workspace of each of two cuBLAS handles; 0 where no candidate multiplies matrices"""

@@ -34,10 +34,10 @@ def facts_of(fields: Mapping[str, Any]) -> list[Fact]:
         Skip: what the source leaves open, or says in words that no path stands for.
         Refused: values that a path cannot have, a framework that is not known.
     """
+    workload = str(fields.get("workload") or "not said what runs")
+    if workload not in ("sft", "pretrain"):
+        raise Skip(_OTHER.get(workload.partition(":")[0]) or f"not modelled yet: {workload}")
     run = run_of(fields)
-    if run.workload not in ("sft", "pretrain"):
-        kind = run.workload.partition(":")[0]
-        raise Skip(_OTHER.get(kind) or f"not modelled yet: {run.workload or 'not said what runs'}")
     mistakes = Mistakes()
     facts: list[Fact] = []
     for path, value, cause in STACKS.get(run.stack, _named)(run):

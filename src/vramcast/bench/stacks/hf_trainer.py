@@ -22,7 +22,7 @@ def hf_trainer(run: Run) -> Iterator[Said]:
     if run.repo == "fms-acceleration":
         yield from _fms(run, **versions)
     else:
-        yield from ((("framework", f"{name}=={said}", "row: notes")) for name, said in versions.items() if said)
+        yield from (("framework", f"{name}=={said}", "row: notes") for name, said in versions.items() if said)
     yield from words(run)
 
 
@@ -33,8 +33,8 @@ def _version(run: Run, name: str) -> str:
 
 def _fms(run: Run, trl: str, transformers: str) -> Iterator[Said]:
     kind = str(run.details.get("framework_config") or "")
-    own = kind.startswith("accelerated-peft")
-    if own:
+    plugged = kind.startswith("accelerated-peft")
+    if plugged and transformers:
         yield "framework", f"transformers=={transformers}", "row: notes; the plugin prepares the model, not TRL"
     elif trl:
         yield "framework", f"trl=={trl}", "row: notes"
@@ -51,7 +51,7 @@ def _fms(run: Run, trl: str, transformers: str) -> Iterator[Said]:
         yield "fused_kernels", "unsloth", "fms-acceleration's framework_config: fused-ops-and-kernels, from Unsloth"
     if run.tuning == "qlora":
         yield "autocast", True, f"{_SCENARIOS}: bf16"
-        if kind.startswith("accelerated-peft-bnb"):
+        if plugged:
             yield "quant.rest_dtype", "bf16", "fms_acceleration_peft framework_plugin_bnb.py: casts nothing to fp32"
     if run.tuning == "gptq-lora":
         yield "autocast", True, f"{_SCENARIOS}: fp16"

@@ -86,6 +86,7 @@ def _from_config(question: Question) -> Any:
     dtype = DTYPES[question.weights_dtype]
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=implementation)
+    model.tie_weights()  # transformers 5.0 leaves that to from_pretrained
     if question.packed is not None:
         pack(model, question.packed, dtype, DTYPES[question.packed.compute_dtype])
     return model

@@ -63,6 +63,8 @@ class Tracker(TorchDispatchMode):
         """address of a storage -> its index"""
         self._ops: dict[Any, int] = {}
         self._paused = 0
+        self.condition = False
+        """what a condition on data is answered"""
         self.cuda = False
         """whether a function runs that is told that its tensors are on CUDA: what it makes is on the CPU all the same"""
 
@@ -230,6 +232,8 @@ class Tracker(TorchDispatchMode):
         return out
 
     def _below_cuda(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.condition = False
+        """what a condition on data is answered"""
         self.cuda = False
         try:
             return self.__torch_dispatch__(func, types, args, kwargs | {"device": CPU} if "device" in kwargs else kwargs)

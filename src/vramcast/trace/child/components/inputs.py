@@ -20,6 +20,7 @@ class Inputs:
         self.tracker = tracker
         self.dtype = DTYPES[component.dtype]
         self.learns: list[torch.Tensor] = []
+        self._found()
         if component.kind == "moe":
             return
         size = (component.sequences, component.length)
@@ -35,6 +36,15 @@ class Inputs:
         if component.kind in _SCORED_BESIDE:
             self.reference_head = self._head(learns=False)
             self.reference_hidden = self._input(torch.empty(*size, component.hidden, dtype=self.dtype))
+
+    def _found(self) -> None:
+        """What is on the card before: a benchmark ran other candidates, so both threads have their handles."""
+        component = self.component
+        for thread in ("main", "autograd"):
+            if component.cublas_bytes:
+                self.tracker.workspace(component.cublas_bytes, f"cuBLAS workspace of the {thread} thread")
+        if component.left_bytes:
+            self.tracker.workspace(component.left_bytes, "left by what was measured before")
 
     @property
     def rows(self) -> torch.Tensor:

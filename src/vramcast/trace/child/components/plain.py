@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -26,7 +28,8 @@ def preference(inputs: Inputs) -> torch.Tensor:
     Source: trl/trainer/orpo_trainer.py and cpo_trainer.py, concatenated_forward.
     """
     half = len(inputs.hidden) // 2
-    logits = (inputs.hidden @ inputs.head.t()).float()
+    logits = inputs.hidden @ inputs.head.t()
+    logits = logits.float() if inputs.component.wide_logits else logits
     chosen = logits[:half]
     loss = F.cross_entropy(chosen.view(-1, chosen.size(-1)), inputs.labels[:half].view(-1), ignore_index=_IGNORED)
     each = _average(logits, inputs.labels)
@@ -42,22 +45,26 @@ def _average(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def kto(inputs: Inputs) -> torch.Tensor:
-    """Unpaired sequences: fp32 logits of the policy, copies of the halves, 16-bit ones of a reference.
+    """Unpaired sequences: fp32 logits of the policy and copies of both halves, 16-bit ones of a reference.
 
     Source: trl/trainer/kto_trainer.py, forward.
     """
     half = len(inputs.hidden) // 2
-    logits = (inputs.hidden @ inputs.head.t()).float()
-    each = _average(logits, inputs.labels)
-    halves = [torch.cat([part]) for part in logits.chunk(2)]  # logits[preference_labels]: copies
+    each, halves = _unpaired(inputs)
     with torch.no_grad():
         reference = _average(inputs.reference_hidden @ inputs.reference_head.t(), inputs.labels)
     ratio = each - reference
     losses = torch.cat([1 - F.sigmoid(ratio[:half]), 1 - F.sigmoid(-ratio[half:])])
-    loss = losses.mean()
     for part in halves:
         part.detach().sum()
-    return loss
+    return losses.mean()
+
+
+def _unpaired(inputs: Inputs) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Log-probabilities, and what `logits[preference_labels]` copies."""
+    narrow = inputs.hidden @ inputs.head.t()
+    logits = narrow.float()
+    return _average(logits, inputs.labels), [torch.cat([part]) for part in logits.chunk(2)]
 
 
 def grpo(inputs: Inputs) -> torch.Tensor:
@@ -66,11 +73,12 @@ def grpo(inputs: Inputs) -> torch.Tensor:
 
     Source: trl/trainer/grpo_trainer.py of 2025, without selective_log_softmax.
     """
-    logs = F.log_softmax((inputs.hidden @ inputs.head.t()).float(), dim=-1)
+    logits = inputs.hidden @ inputs.head.t()
+    logs = F.log_softmax(logits.float(), dim=-1)
     each = logs.gather(dim=-1, index=inputs.labels.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad():
-        logits = inputs.reference_hidden @ inputs.reference_head.t()
-        reference_logs = F.log_softmax(logits.float(), dim=-1)
+        reference_logits = inputs.reference_hidden @ inputs.reference_head.t()
+        reference_logs = F.log_softmax(reference_logits.float(), dim=-1)
         reference = reference_logs.gather(dim=-1, index=inputs.labels.unsqueeze(-1)).squeeze(-1)
     ratio = torch.exp(each - each.detach())
     difference = reference - each
@@ -78,28 +86,24 @@ def grpo(inputs: Inputs) -> torch.Tensor:
 
 
 class _VocabParallel(torch.autograd.Function):
-    """Megatron's own: an fp32 copy of the logits becomes their exponentials, which become the gradient.
+    """Megatron's fused one: an fp32 copy of the logits becomes their exponentials in place. Backward is compiled, so
+    its writes at the labels go into a copy, and a third kernel rounds.
 
-    Source: megatron/core/fusions/fused_cross_entropy.py.
+    Source: megatron/core/fusions/fused_cross_entropy.py (jit_fuser is torch.compile).
     """
 
     @staticmethod
-    def forward(ctx, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        wide = logits.float()
-        highest = torch.max(wide, dim=-1)[0]
-        exponentials = torch.empty_like(wide)  # the shifted logits' exponentials; both live until the sums are made
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        exponentials = logits.float()
         total = exponentials.sum(dim=-1)
-        loss = torch.log(total) - highest
-        exponentials.div_(total.unsqueeze(-1))
         ctx.save_for_backward(exponentials, labels)
         ctx.dtype = logits.dtype
-        return loss
+        return torch.log(total)
 
     @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        exponentials, _ = ctx.saved_tensors
-        exponentials.mul_(gradient.unsqueeze(-1))
-        return exponentials.to(torch.bfloat16), None
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        written = ctx.saved_tensors[0].clone()
+        return written.to(ctx.dtype), None
 
 
 def vocab_parallel(inputs: Inputs) -> torch.Tensor:

@@ -19,7 +19,7 @@ def _scalar(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str
     dtype = args[0].dtype
     tracker.assumed.setdefault(f"{tracker.phase}: a value that the step reads is 1 (False for a condition)")
     if dtype == torch.bool:
-        return False
+        return tracker.condition
     return 1.0 if dtype.is_floating_point else 1
 
 

@@ -53,6 +53,8 @@ def _devices(question: Question, tracker: Tracker) -> list[Replacement]:
         found += [Replacement(module, name, lambda old: _asked(old, tracker)) for name in names]
         if hasattr(module, "device_context"):
             found.append(Replacement(module, "device_context", lambda _: lambda device: nullcontext()))
+    checks = import_module("liger_kernel.ops.cross_entropy")
+    found.append(Replacement(checks, "cross_entropy_forward", lambda old: _true(old, tracker)))
     head = import_module("liger_kernel.ops.fused_linear_cross_entropy")
     if hasattr(head, "_can_use_mm_out"):
         found.append(Replacement(head, "_can_use_mm_out", _autocast))
@@ -69,6 +71,20 @@ def _asked(function: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]
             tracker.cuda = False
 
     return on_cuda
+
+
+def _true(function: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]:
+    """It asserts that labels are in the vocabulary."""
+
+    @wraps(function)
+    def holds(*args: Any, **kwargs: Any) -> Any:
+        tracker.condition = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            tracker.condition = False
+
+    return holds
 
 
 def _autocast(old: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
