@@ -87,7 +87,17 @@ def test_an_8_bit_optimizer() -> None:
     below 4096 they would stay fp32."""
     assert ADAPTERS % 256 == 0
     assert held("optimizer.state", optimizer="adamw_8bit") == 2 * (ADAPTERS + ADAPTERS // 256 * 4)
-    assert held("optimizer.state", optimizer="paged_adamw_8bit") == 0  # the driver moves it to the host
+
+
+def test_a_paged_optimizer_leaves_small_states_and_all_scales_on_the_card() -> None:
+    """Managed memory is for tensors of 100,000 elements or more: in a block B of gate and up, and A of down. The driver
+    moves those to the host."""
+    paged = LAYERS * 3 * 16 * FFN
+    assert 16 * FFN == 303_104 > 100_000 > 16 * HIDDEN == 57_344
+    small = ADAPTERS - paged
+    assert held("optimizer.state", optimizer="paged_adamw") == 2 * 4 * small == 119_275_520
+    scales = ADAPTERS // 256 * 4
+    assert held("optimizer.state", optimizer="paged_adamw_8bit") == 2 * (small + scales) == 31_080_448
 
 
 def test_qlora_is_lora_on_a_packed_base() -> None:

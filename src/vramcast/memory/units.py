@@ -157,6 +157,12 @@ def trainable_tensors(seat: Seat) -> list[tuple[Size, Size]]:
     return held_tensors(seat) if seat.tuning == "full" else held_adapters(seat)
 
 
+def embedding_elements(seat: Seat) -> Size:
+    """Elements of the embedding on one rank."""
+    row = next(row for row in seat.arch.outer if row.module == "embedding")
+    return _cut(seat, row.elements(seat.arch.dims), row)
+
+
 def trainable_shapes(seat: Seat) -> list[tuple[Size, Size, Size]]:
     """(how many, rows, columns) of the trainable tensors, whole; a vector has no columns."""
     dims = seat.arch.dims

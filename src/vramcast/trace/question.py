@@ -87,7 +87,8 @@ class Question(Struct, frozen=True, kw_only=True, tag="job"):
     outputs_kept: bool
     outputs_fp32: bool
     clips: bool
-    recompute: Literal["none", "reentrant", "plain"]
+    recompute: Literal["none", "reentrant", "plain", "selective"]
+    """selective: attention and every second matrix product are kept"""
     optimizer: str
     optimizer_impl: str
 
@@ -127,6 +128,10 @@ TRACED: dict[str, tuple[Any, ...]] = {
 """values that a trace runs; what the forecast does not know either is refused there"""
 ALSO: dict[str, tuple[Any, ...]] = {
     "attention": ("eager", "math", "cudnn"),
+    "fused_kernels": ("liger",),
+    "loss": ("fp32", "chunked", "compiled"),
+    "optimizer": ("muon",),
+    "recompute": ("selective",),
 }
 """values that a trace runs, and the formulas do not know yet"""
 
@@ -148,7 +153,6 @@ def question_of(job: Resolved, config: dict[str, Any], *, trust_remote_code: boo
             mistakes.add(f"{path} = {value} is not traced yet", traced=", ".join(map(str, known)), use="vramcast check")
     mistakes.done()
     adapted = settings.tuning in ADAPTED
-    trl = job.framework.startswith("trl")
     return Question(
         config=config,
         trust_remote_code=trust_remote_code,
@@ -162,8 +166,15 @@ def question_of(job: Resolved, config: dict[str, Any], *, trust_remote_code: boo
         seq_len=total_len(settings),
         scored_len=scored_len(settings, job.recipe),
         accumulation=settings.accumulation,
-        trainer="sft" if trl else "loop",
-        loss="fused" if settings.loss == "fused" else "full",
+        trainer=_trainer(job),
+        loss=_loss(job),
+        loss_chunk=settings.loss_chunk or 0,
+        kernels="liger" if settings.fused_kernels == "liger" else "none",
+        variant=settings.grpo_variant if settings.algorithm == "grpo" else "",
+        beta=_BETA.get(settings.algorithm, 0.0),
+        reference=_reference(settings),
+        old_logprobs=job.recipe.old_logprobs,
+        prompt_len=max(total_len(settings) - settings.response_len, 1) if settings.response_len else 0,
         outputs_kept=job.recipe.outputs_kept,
         outputs_fp32=job.recipe.outputs_fp32,
         clips=True,
@@ -184,9 +195,32 @@ def workspaces(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _recompute(settings: Settings) -> Literal["none", "reentrant", "plain"]:
-    if settings.recompute == "none":
-        return "none"
+_BETA = {"dpo": 0.1, "grpo": 0.04}
+"""TRL's, where a reference scores; its value does not matter to memory"""
+
+
+def _trainer(job: Resolved) -> Literal["loop", "sft", "dpo", "grpo"]:
+    if not job.framework.startswith("trl"):
+        return "loop"
+    algorithm = job.settings.algorithm
+    return algorithm if algorithm in ("dpo", "grpo") else "sft"
+
+
+def _loss(job: Resolved) -> Loss:
+    """Liger's fused head comes with its kernels, unless TRL's own head is there."""
+    settings = job.settings
+    if settings.fused_kernels == "liger" and settings.loss == "full" and not job.framework.startswith("trl"):
+        return "liger"
+    return "full" if settings.loss == "vocab_parallel" else settings.loss
+
+
+def _reference(settings: Settings) -> Literal["none", "copy", "adapter_off", "precomputed"]:
+    return "none" if settings.reference_kind == "swapped" else settings.reference_kind
+
+
+def _recompute(settings: Settings) -> Literal["none", "reentrant", "plain", "selective"]:
+    if settings.recompute in ("none", "selective"):
+        return settings.recompute
     return "reentrant" if settings.recompute_reentrant else "plain"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from typing import TypeAlias
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.memory import terms as _declared
@@ -33,37 +33,43 @@ def timeline(recording: Recording, replayed: Replay, gpu: Gpu) -> list[PhaseByte
     worst = {key: max(spans, key=lambda span: span.allocated) for key, spans in instants.items()}
     living = _living(recording, {span.event for span in worst.values()})
     return [
-        _phase(span, max(one.reserved for one in instants[key]), _terms(recording, living[span.event], span.mark), gpu)
+        _phase(span, max(one.reserved for one in instants[key]), _terms(living[span.event], span.mark), gpu)
         for key, span in worst.items()
     ]
 
 
-def _living(recording: Recording, events: set[int]) -> dict[int, list[Storage]]:
-    """Event -> the storages that live after it."""
-    found: dict[int, list[Storage]] = {-1: []}
-    alive: dict[int, Storage] = {}
-    for index, event in enumerate(recording.events):
-        if event >= 0 and event & 1:
-            alive.pop(event >> 1, None)
-        elif event >= 0:
-            alive[event >> 1] = recording.storages[event >> 1]
-        if index in events:
-            found[index] = list(alive.values())
+Alive: TypeAlias = list[tuple[Storage, str]]
+"""storages, each with the phase in which it was born"""
+
+
+def _living(recording: Recording, events: set[int]) -> dict[int, Alive]:
+    """Event -> what lives after it."""
+    found: dict[int, Alive] = {-1: []}
+    alive: dict[int, tuple[Storage, str]] = {}
+    for mark, first, end in recording.spans():
+        for index in range(first, end):
+            event = recording.events[index]
+            if event >= 0 and event & 1:
+                alive.pop(event >> 1, None)
+            elif event >= 0:
+                alive[event >> 1] = recording.storages[event >> 1], mark.phase
+            if index in events:
+                found[index] = list(alive.values())
     return found
 
 
-def _terms(recording: Recording, storages: Iterable[Storage], mark: Mark) -> Counter[str]:
+def _terms(alive: Alive, mark: Mark) -> Counter[str]:
     found: Counter[str] = Counter()
-    for storage in storages:
-        found[term_of(storage, mark)] += storage.bytes
+    for storage, born in alive:
+        found[term_of(storage, mark, born)] += storage.bytes
     return found
 
 
-def term_of(storage: Storage, mark: Mark) -> str:
-    """The term that a storage belongs to while the step is at a mark.
+def term_of(storage: Storage, mark: Mark, born: str) -> str:
+    """The term that a storage of phase `born` belongs to while the step is at a mark.
 
     What an operator made is the work of the block that runs, or what a block that does not run has saved; outside of
-    blocks it is the head's, or the optimizer's.
+    blocks it is the head's, or the optimizer's; what outlives its use is what the caller keeps of the model's outputs.
     """
     if storage.purpose == "cast":
         return "optimizer.step" if mark.phase == "step" else "autocast.weights"
@@ -71,12 +77,14 @@ def term_of(storage: Storage, mark: Mark) -> str:
     if known is not None:
         return known
     if mark.phase == "step":
-        return "optimizer.step"
+        return "optimizer.step" if born == "step" else "outputs"
     if storage.purpose == "hidden":
         runs = mark.phase == "backward" and storage.block == mark.block != NO_BLOCK
         return "activations.block" if runs else "activations.saved"
     if storage.block == NO_BLOCK:
-        return "logits" if _in_head(mark) else "activations.block"
+        if _in_head(mark):
+            return "logits"
+        return "outputs" if mark.phase == "backward" != born else "activations.block"
     return "activations.block" if storage.block == mark.block else "activations.saved"
 
 

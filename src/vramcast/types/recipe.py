@@ -58,3 +58,6 @@ class Recipe(Struct, frozen=True):
 
     gptq_buffers: bool = False
     """4-bit GPTQ layers run on kernels that keep an unpacked copy of the largest one."""
+
+    embedding_states_fp32: bool = False
+    """An 8-bit optimizer keeps fp32 states for the embedding."""
