@@ -11,6 +11,9 @@ import re
 import sys
 from typing import Any
 
+from msgspec import structs
+
+from vramcast.bench.components import component_of
 from vramcast.bench.jobs import Skip, counter_of, job_of, weights_known
 from vramcast.bench.ranges import between_of
 from vramcast.bench.stacks import facts_of
@@ -53,8 +56,11 @@ PATTERNS = (
 def convert(row: dict[str, Any]) -> dict[str, Any]:
     """One row. `job` or `skip` says what was made of it."""
     found = {key: row[key] for key in KEPT if row.get(key) not in (None, [], False)}
+    component = component_of(row)
     try:
-        if _infers(row):
+        if component is not None:
+            found["component"] = structs.asdict(component) | {"type": "component"}
+        elif _infers(row):
             found["job"] = job_of(row)
         else:
             found |= _training(row)

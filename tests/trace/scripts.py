@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramcast.trace.recording import EMPTY_CACHE, Mark, Purpose, Recording, Storage, When
+from vramcast.trace.recording import EMPTY_CACHE, NO_BLOCK, Mark, Purpose, Recording, Storage, When
 
 
 class Script:
@@ -15,17 +15,24 @@ class Script:
         self.marks: list[Mark] = []
         self._index: dict[str, int] = {}
 
-    def mark(self, phase: str, instant: str = "whole", when: When = "steady") -> Script:
-        self.marks.append(Mark(len(self.events), phase, instant, when))
+    def mark(self, phase: str, instant: str = "whole", when: When = "steady", block: int = NO_BLOCK) -> Script:
+        self.marks.append(Mark(len(self.events), phase, instant, when, block))
         return self
 
     def born(
-        self, name: str, size: int, module: str = "", purpose: Purpose = "activation", op: str = "mm", stream: int = 0
+        self,
+        name: str,
+        size: int,
+        module: str = "",
+        purpose: Purpose = "activation",
+        op: str = "mm",
+        stream: int = 0,
+        block: int = NO_BLOCK,
     ) -> Script:
         self._index[name] = len(self.storages)
         self.events.append(2 * len(self.storages))
         words = (self._name(op), self._name(module), self._name(f"{size} bytes"))
-        self.storages.append(Storage(size, purpose, *words, stream=stream))
+        self.storages.append(Storage(size, purpose, *words, block, stream))
         return self
 
     def dead(self, *names: str) -> Script:

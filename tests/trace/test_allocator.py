@@ -84,12 +84,22 @@ def test_the_smallest_block_that_fits_is_taken() -> None:
     assert allocator.malloc(31 * MIB).address == addresses[0]
 
 
-def test_of_equal_blocks_the_one_at_the_lower_address() -> None:
+@pytest.mark.parametrize(
+    ("size", "lower"),
+    [
+        (30 * MIB, "second"),  # segments of their own: the newer one is lower
+        (10 * MIB, "first"),  # segments of 10 MiB: the older one
+        (4 * MIB, "first"),  # in one segment
+    ],
+)
+def test_of_equal_blocks_the_one_at_the_lower_address(size: int, lower: str) -> None:
     allocator = made()
-    first, second = filled(allocator, 30 * MIB, 30 * MIB)
+    first, kept, second = filled(allocator, size, 2 * MIB, size)
+    assert (second.address < first.address) == (lower == "second")
     allocator.free(second)
     allocator.free(first)
-    assert allocator.malloc(30 * MIB) is first
+    assert allocator.malloc(size) is (second if lower == "second" else first)
+    assert kept.allocated
 
 
 def test_what_a_block_leaves_is_split_off_where_its_pool_can_use_it() -> None:
@@ -323,4 +333,4 @@ def test_an_address_range_without_pages_is_forgotten() -> None:
     allocator.empty_cache()
     assert allocator.reserved == 0
     assert [pool.unmapped for pool in allocator.pools()] == [[]]
-    assert allocator.malloc(30 * MIB).address > first + 16 * GIB  # another range
+    assert not first <= allocator.malloc(30 * MIB).address < first + 16 * GIB  # another range

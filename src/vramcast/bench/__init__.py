@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from vramcast.bench.catalogue import read_model
+from vramcast.bench.method import FORMULA, Method
 from vramcast.bench.reading import Bench, Limit, Reading, Summary, is_exact
 from vramcast.bench.rows import Limits, Row, catalogue_rows, file_rows, files_of, limits_of
 from vramcast.bench.runs import read_run
-from vramcast.bench.training import Phases, phases_of
 
 __all__ = ["Bench", "Limit", "Reading", "Summary", "bench", "is_exact"]
 
@@ -17,23 +17,24 @@ _EXACT = "params"
 """the quantity that must be exact where no limit is given"""
 
 
-def bench(paths: Sequence[str], phases: Phases = phases_of) -> Bench:
+def bench(paths: Sequence[str], method: Method = FORMULA) -> Bench:
     """Compare all readings of files and folders; of the package's own catalogue if there are none.
 
     A file has one JSON object a line: a model in the catalogue's format (`id`, `params_exact`, `config`), or a run with
     `readings`. Every reading is answered: predicted, or skipped with the reason. A folder means its `*.jsonl` files,
-    and its `limits.json` what they must stay within. `phases` gives the instants of a training run.
+    and its `limits.json` what the formulas must stay within. `method` says what predicts training runs: another
+    one than the formulas has no limits here.
 
     Raises:
         Refused: a file that cannot be read, with every line that is no row.
     """
     rows = [row for file in files_of(paths) for row in file_rows(file)] if paths else catalogue_rows()
-    readings = [reading for row in rows for reading in _readings(row, phases)]
-    return Bench(rows=readings, summary=list(_summaries(readings, limits_of(paths))))
+    readings = [reading for row in rows for reading in _readings(row, method)]
+    return Bench(rows=readings, summary=list(_summaries(readings, limits_of(paths) if method is FORMULA else {})))
 
 
-def _readings(row: Row, phases: Phases) -> Iterable[Reading]:
-    return [read_model(row)] if row.readings is None else read_run(row, phases)
+def _readings(row: Row, method: Method) -> Iterable[Reading]:
+    return [read_model(row)] if row.readings is None else read_run(row, method)
 
 
 def _summaries(readings: Sequence[Reading], limits: Limits) -> Iterable[Summary]:

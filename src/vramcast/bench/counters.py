@@ -69,7 +69,7 @@ def _first_step(phases: Sequence[PhaseBytes], job: Mapping[str, Value]) -> Range
 
 
 def _loaded(phases: Sequence[PhaseBytes], job: Mapping[str, Value]) -> Range:
-    return worst(allocated, [phase for phase in phases if phase.name == "load"])
+    return worst(allocated, [phase for phase in phases if (phase.name, phase.instant) == ("load", "built")])
 
 
 def _after_step(phases: Sequence[PhaseBytes], job: Mapping[str, Value]) -> Range:

@@ -13,6 +13,7 @@ from vramcast.bench.reading import Limit
 from vramcast.catalog.models import model_config, model_names
 from vramcast.catalog.userfile import read_bytes
 from vramcast.errors import Mistakes, refuse
+from vramcast.trace.component import Component
 from vramcast.types.job import Origin, check_value
 from vramcast.types.paths import Value
 
@@ -29,6 +30,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     readings: list[dict[str, Any]] | None = None
     job: dict[str, Any] | None = None
     """the run in our own paths; without it, `fields` describe it"""
+    component: Component | None = None
+    """a single operator instead of a run"""
     counter: Literal["peak", "current"] | None = None
     """which of PyTorch's counters an allocated peak was read from: peak or current"""
     between: list[dict[str, Any]] = []

@@ -7,17 +7,18 @@ from typing import Any
 
 from msgspec import structs
 
-from vramcast.bench import inference
+from vramcast.bench import components, inference
 from vramcast.bench.jobs import Skip
+from vramcast.bench.method import Method
 from vramcast.bench.reading import Reading
 from vramcast.bench.rows import Row
-from vramcast.bench.training import Phases, Training
+from vramcast.bench.training import Training
 from vramcast.errors import Refused
 
 
-def read_run(row: Row, phases: Phases) -> Iterator[Reading]:
+def read_run(row: Row, method: Method) -> Iterator[Reading]:
     """Every reading of a run, in its order."""
-    predict = _predictor(row, phases)
+    predict = _predictor(row, method)
     for reading in row.readings or ():
         known = _known(row, reading)
         try:
@@ -58,9 +59,12 @@ def _ask(row: Row, reading: Mapping[str, Any], known: Reading) -> None:
         raise Skip(reason)
 
 
-def _predictor(row: Row, phases: Phases) -> Callable[[Reading, Mapping[str, Any]], Reading]:
+def _predictor(row: Row, method: Method) -> Callable[[Reading, Mapping[str, Any]], Reading]:
+    component = row.component or components.component_of(row.fields)
+    if component is not None:
+        return lambda known, reading: components.predict(component, known, method)
     if _workload(row) == "training":
-        run = Training(row, phases)
+        run = Training(row, method.phases)
         return lambda known, reading: run.predict(known, reading.get("capacity_bytes"))
     return lambda known, reading: inference.predict(row, known)
 

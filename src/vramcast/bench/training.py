@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import structs
 
 from vramcast.bench.counters import VERDICTS, Range, allocated, capacity_of, device, read, worst
 from vramcast.bench.jobs import Skip
+from vramcast.bench.method import Phases
 from vramcast.bench.ranges import between_of
 from vramcast.bench.reading import Reading
 from vramcast.bench.rows import Row
 from vramcast.bench.stacks import facts_of
 from vramcast.errors import Refused
-from vramcast.estimate import forecast
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 from vramcast.types.paths import Value
 from vramcast.types.result import PhaseBytes
 
-Phases: TypeAlias = Callable[[Understanding], list[PhaseBytes]]
 Instants: TypeAlias = tuple[Mapping[str, Value], Sequence[PhaseBytes]]
 """the paths of a job, and what it shows"""
-
-
-def phases_of(job: Understanding) -> list[PhaseBytes]:
-    """Every instant of the first step and of a later one, on one of the job's GPUs: all that a reading is made of.
-
-    Raises:
-        Refused: what the forecast does not know.
-    """
-    return forecast(job, cards=False).groups[0].phases
 
 
 _AT_REST = {"static", "allocated_after_load"}

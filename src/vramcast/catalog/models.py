@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -17,6 +17,8 @@ from vramcast.catalog.userfile import read_bytes
 from vramcast.errors import near, refuse
 
 _START = b'{"id":"'
+SAVED = "vramcast_arch"
+"""the field of a traced model's file that says its format"""
 _HELP = "--hub fetches a Hub id; or give the path of its config.json; `vramcast list models` shows the catalogue"
 
 
@@ -32,6 +34,8 @@ class ModelRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The number that the checkpoint's publisher gives."""
     reason: str = ""
     """Why published and exact differ."""
+    measured: dict[str, Any] = {}
+    """A file of `vramcast trace --save-arch`, whose config this is."""
 
     @property
     def catalogued(self) -> bool:
@@ -111,4 +115,14 @@ def _from_file(path: str, name: str) -> ModelRow:
         raise refuse(f"{path} is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise refuse(f"{path} is not a model's config.json: its top level is not an object")
-    return ModelRow(id=name, params=None, config=config, source=path)  # pyright: ignore[reportUnknownArgumentType]
+    return _row(cast("dict[str, Any]", config), name, path)
+
+
+def _row(content: dict[str, Any], name: str, path: str) -> ModelRow:
+    """The model of a file: a config.json, or a traced model that holds one."""
+    if SAVED not in content:
+        return ModelRow(id=name, params=None, config=content, source=path)
+    config = content.get("config")
+    if not isinstance(config, dict):
+        raise refuse(f"{path} is a damaged file of a traced model: it holds no config")
+    return ModelRow(id=name, params=None, config=cast("dict[str, Any]", config), source=path, measured=content)

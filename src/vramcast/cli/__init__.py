@@ -15,7 +15,7 @@ from typing import NoReturn, TypeAlias
 from vramcast import __version__
 from vramcast.cli.output import coloured, print_json
 from vramcast.cli.said import said
-from vramcast.cli.tracing import run_trace, trace_options, traced_by, traced_phases
+from vramcast.cli.tracing import run_trace, trace_options, traced_by, traced_method
 from vramcast.errors import Mistakes, Refused, near, refuse
 from vramcast.types.job import Understanding
 
@@ -85,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     benching.add_argument(
         "files", nargs="*", metavar="FILE", help="rows as JSON lines, or a folder of them; without: the catalogue"
     )
-    benching.add_argument("--method", choices=("formula", "trace"), default="formula", help="what predicts a training run")
+    benching.add_argument(
+        "--method", choices=("formula", "trace"), default="formula", help="what predicts a training run"
+    )
     trace_options(benching)
     _formats(benching)
     benching.add_argument("--markdown", action="store_true", help="print a table of the errors")
@@ -251,8 +253,8 @@ def _bench(options: argparse.Namespace) -> int:
     from vramcast.report.bench import markdown_bench, show_bench
 
     if options.method == "trace":
-        with traced_phases(options) as phases:
-            answer = bench(options.files, phases)
+        with traced_method(options) as method:
+            answer = bench(options.files, method)
     else:
         answer = bench(options.files)
     if options.json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,9 @@ from vramcast.errors import Refused, refuse
 from vramcast.types.job import Understanding
 
 if TYPE_CHECKING:
+    from vramcast.bench.method import Method
     from vramcast.trace import Judged, Traced
-    from vramcast.types.result import Forecast, PhaseBytes
+    from vramcast.types.result import Forecast
 
 
 def trace_options(parser: argparse.ArgumentParser) -> None:
@@ -35,16 +36,20 @@ def traced_by(options: argparse.Namespace, question: Understanding) -> Traced:
 
 
 @contextmanager
-def traced_phases(options: argparse.Namespace) -> Generator[Callable[[Understanding], list[PhaseBytes]]]:
-    """A function that gives the instants of a job by its trace; one child process serves all of them."""
+def traced_method(options: argparse.Namespace) -> Generator[Method]:
+    """The trace as a method of `bench`; one child process serves all rows."""
+    from vramcast.bench.method import Method
     from vramcast.report.progress import progress
-    from vramcast.trace import trace
+    from vramcast.trace import component_peak, trace
     from vramcast.trace.cache import Cache
     from vramcast.trace.process import Child
 
     cache = None if options.no_cache else Cache()
     with Child() as child, progress() as tell:
-        yield lambda job: trace(job, child, tell=tell, cache=cache).judged.phases
+        yield Method(
+            lambda job: trace(job, child, tell=tell, cache=cache).judged.phases,
+            lambda component: component_peak(component, child),
+        )
 
 
 def run_trace(options: argparse.Namespace) -> int:

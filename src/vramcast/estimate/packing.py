@@ -85,5 +85,5 @@ def _is_four_bit(formats: Mapping[str, Format]) -> bool:
 
 def _parameter(row: Row, arch: Arch) -> tuple[str, Weight, str]:
     """(full name, tensor, module) of a linear layer of the first block."""
-    rows, width = getattr(arch.dims, row.rows), getattr(arch.dims, row.width)
+    rows, width = arch.dims.size(row.rows), arch.dims.size(row.width)
     return f"model.layers.0.{row.name}", Weight(row.name, (axis(rows), axis(width))), row.module

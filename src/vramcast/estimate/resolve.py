@@ -15,11 +15,12 @@ from vramcast.catalog.models import ModelRow, model_config
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.estimate.checks import check
 from vramcast.estimate.derive import derived
+from vramcast.estimate.measured import known_beside
 from vramcast.estimate.modelled import USED, Also, ineffective, not_modelled, without_effect
 from vramcast.estimate.packing import implied_facts
 from vramcast.estimate.packing_checks import check_packing
 from vramcast.models.arch import Arch
-from vramcast.models.build import build_arch
+from vramcast.models.build import FAMILIES, build_arch
 from vramcast.models.quant.quantisation import Quantisation
 from vramcast.types.job import Fact, Job, Origin, Understanding, settings_of
 from vramcast.types.paths import PATHS, Value, write_value
@@ -57,8 +58,11 @@ class Resolved(Struct, frozen=True, kw_only=True):
         return settings_of(_values(self.facts), role)
 
 
-def resolve(said: Understanding, also: Also = {}) -> Resolved:
-    """Fill in what nobody said and check the whole. `also`: values that are known beside those of the formulas.
+def resolve(said: Understanding, also: Also = {}, *, programs: bool = True) -> Resolved:
+    """Fill in what nobody said and check the whole.
+
+    `also`: values that are known beside those of the formulas. `programs`: types whose activations no formula knows are
+    refused.
 
     Raises:
         Refused: with every mistake that was found.
@@ -72,7 +76,7 @@ def resolve(said: Understanding, also: Also = {}) -> Resolved:
     with mistakes.collect():
         gpu = find_gpu(str(asked["gpu"].value)) if "gpu" in asked and asked["gpu"].value else None
     with mistakes.collect():
-        model = _model(asked) if "model" in asked else None
+        model = _model(asked, programs) if "model" in asked else None
     try:
         framework = _framework(asked)
     except Refused as refused:
@@ -84,6 +88,7 @@ def resolve(said: Understanding, also: Also = {}) -> Resolved:
     if model is not None:
         filled = derived(filled, model.arch, gpu)
         contradicted = check(settings_of(_values(filled)), model.arch, filled, gpu, warnings, mistakes)
+        also = {**also, **known_beside(model.arch)}
         contradicted |= check_packing(settings_of(_values(filled)), model.arch, own, filled, mistakes)
     left = {path: fact for path, fact in filled.items() if path not in contradicted}
     not_modelled(asked, left, warnings, mistakes, also)
@@ -149,15 +154,28 @@ class _Model(NamedTuple):
     """the file, or the catalogue's row"""
 
 
-def _model(asked: Mapping[str, Fact]) -> _Model:
+def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
     fact = asked["model"]
     if not isinstance(fact.value, str) or not fact.value.strip():
         raise refuse("no model given", **{"from": str(fact.origin)})
     row = model_config(fact.value)
-    arch = build_arch(row.id, row.config, row.where)
+    arch = _arch(row, programs)
     if not row.catalogued:
         _check_fields(row.id, msgspec.json.encode(row.config), row.where)
     return _Model(arch, _own_quantisation(row), row.where)
+
+
+def _arch(row: ModelRow, programs: bool) -> Arch:
+    """The model with its program, or with what stands for it; without if that is not asked for."""
+    if programs and row.measured:
+        from vramcast.models.saved import saved_arch
+
+        return saved_arch(row.measured, row.id, row.where)
+    if programs or row.config.get("model_type") in FAMILIES:
+        return build_arch(row.id, row.config, row.where)
+    from vramcast.models.described import described_arch
+
+    return described_arch(row.id, row.config, row.where)
 
 
 @lru_cache(16)

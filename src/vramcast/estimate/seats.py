@@ -8,6 +8,7 @@ from msgspec import structs
 
 from vramcast.algorithms.table import Instant, Phase, When
 from vramcast.estimate.lengths import generated_sequences, prompt_len, scored_len, total_len
+from vramcast.estimate.measured import check_measured
 from vramcast.estimate.packing import packing_of
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.rollout import engine_seat
@@ -25,6 +26,7 @@ class Seats:
         self.job = job
         self.settings = job.role(role)
         base = _model_seat(job, role, self.settings)
+        check_measured(job, base)
         self.base = engine_seat(job, base) if role == "rollout" else base
         self.memos: dict[tuple[object, ...], dict[str, Any]] = {}
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
+from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.head import Model
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape
@@ -63,15 +64,23 @@ class EndPass(NamedTuple):
     embedding_gradient: Size
     logits: Size = 0
     """logits that the caller still holds when the gradient of the hidden states is complete"""
+    leaf: Size = 0
+    """what was made before the blocks and stays until backward is over, beside the first one's input"""
+    front: Size = 0
+    """what was made before the blocks and is there while they run forward"""
 
 
 def block_pass(seat: Seat) -> BlockPass:
     """One block of the seat's architecture, forward and, if the seat trains, backward."""
+    if seat.arch.block.measured is not None:
+        return seat.once("block", lambda: measured().measured_block(seat))
     return seat.once("block", lambda: _train_block(seat) if seat.records else _infer_block(seat))
 
 
 def first_block_pass(seat: Seat) -> BlockPass:
     """The block behind the embedding. With adapters and no checkpoints nothing before it learns, so it keeps less."""
+    if seat.arch.block.measured is not None:
+        return seat.once("first block", lambda: measured().measured_first(seat))
     if seat.records and seat.recompute == "full" and seat.norms_fp32:
         return seat.once("first block", lambda: _checkpointed_block(seat, embedded=True))
     if not seat.records or seat.tuning == "full" or seat.recompute == "full":
@@ -81,12 +90,23 @@ def first_block_pass(seat: Seat) -> BlockPass:
 
 def end_pass(seat: Seat) -> EndPass:
     """Embedding, final norm, head and loss, forward and, if the seat trains, backward."""
-    return seat.once("end", lambda: _run_ends(seat))
+    return seat.once("end", lambda: _ends(seat))
 
 
 def sparse_end_pass(seat: Seat) -> EndPass:
     """`end_pass` with one labelled token a sequence: the least a fused head can need."""
-    return seat.once("sparse end", lambda: _run_ends(structs.replace(seat, scored_len=1)))
+    return seat.once("sparse end", lambda: _ends(structs.replace(seat, scored_len=1)))
+
+
+def _ends(seat: Seat) -> EndPass:
+    return _run_ends(seat) if seat.arch.block.measured is None else measured().measured_ends(seat)
+
+
+def measured() -> Any:
+    """The reader of measured rows, which most jobs do not need."""
+    from vramcast.memory import measured
+
+    return measured
 
 
 def new_tape(seat: Seat, *, records: bool) -> Model:
@@ -224,7 +244,16 @@ def _run_ends(seat: Seat) -> EndPass:
         embedding,
         gradient,
         tape.alive("logits", since),
+        leaf := _leaf(seat),
+        tape.size(hidden) + leaf,
     )
+
+
+def _leaf(seat: Seat) -> Size:
+    """The embedding's output, a leaf that stays beside its multiple."""
+    if not (seat.arch.multiplies and seat.inputs_require_grad):
+        return 0
+    return seat.tokens * seat.arch.dims.hidden * BYTES[seat.param_dtype]
 
 
 def _loss(ops: Model, normed: Any) -> Any:

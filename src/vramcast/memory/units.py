@@ -36,7 +36,7 @@ def block_adapters(seat: Seat) -> Size:
     """Parameters of the adapters of one block: `rank * (inputs + outputs)` for every adapted linear layer."""
     dims = seat.arch.dims
     pairs = total(
-        let(f"{row.linear} in + out", getattr(dims, row.rows) + getattr(dims, row.width)) for row in _adapted(seat)
+        let(f"{row.linear} in + out", dims.size(row.rows) + dims.size(row.width)) for row in _adapted(seat)
     )
     return seat.lora_rank * pairs
 
@@ -111,13 +111,13 @@ def _parts(seat: Seat, row: Row, packing: Packing) -> list[Size]:
     if row.linear not in packing.formats:
         return []
     dims = seat.arch.dims
-    return list(packing.formats[row.linear].parts(getattr(dims, row.rows), getattr(dims, row.width)).values())
+    return list(packing.formats[row.linear].parts(dims.size(row.rows), dims.size(row.width)).values())
 
 
 def held_adapters(seat: Seat) -> list[tuple[Size, Size]]:
     """The same of the adapters."""
     dims = seat.arch.dims
-    sizes = [seat.lora_rank * getattr(dims, side) for row in _adapted(seat) for side in (row.width, row.rows)]
+    sizes = [seat.lora_rank * dims.size(side) for row in _adapted(seat) for side in (row.width, row.rows)]
     return [(dims.layers, shard(size, seat.ranks) if seat.sharded else size) for size in sizes]
 
 
@@ -168,7 +168,7 @@ def trainable_shapes(seat: Seat) -> list[tuple[Size, Size, Size]]:
     dims = seat.arch.dims
 
     def side(name: str) -> Size:
-        return getattr(dims, name) if name else 0
+        return dims.size(name) if name else 0
 
     if seat.tuning == "full":
         return [(count, side(row.rows), side(row.width)) for row, count in seat.arch.tensors()]
@@ -189,8 +189,8 @@ def _cut(seat: Seat, elements: Size, row: Row) -> Size:
     if not seat.sharded:
         return elements
     dims = seat.arch.dims
-    rows = getattr(dims, row.rows) if row.rows else 1
-    width = getattr(dims, row.width) if row.width else 1
+    rows = dims.size(row.rows) if row.rows else 1
+    width = dims.size(row.width) if row.width else 1
     # a vector's only dimension is its first: `rows` is 1 when the width carries it
     return shard(rows, seat.ranks) * width if row.rows else shard(width, seat.ranks)
 

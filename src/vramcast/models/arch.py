@@ -6,12 +6,14 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from vramcast.models.measured import Measurement
 from vramcast.models.program import Dims, Program
 from vramcast.num import Size, shard
 
 
 class Row(Struct, frozen=True):
-    """One parameter tensor of a block: `rows * width` elements, named by sizes of `Dims` (or "" for 1).
+    """One parameter tensor of a block: `rows * width` elements, named by sizes of `Dims` (digits for one without a name,
+    "" for 1).
 
     `cut` names the axis that divides it over tensor-parallel ranks: "tp" (heads, ffn), "kv" (key heads, replicated when
     there are more ranks than heads), "vocab" (padded, then cut), or "" (whole on every rank).
@@ -58,6 +60,8 @@ class Block(Struct, frozen=True):
     name: str
     rows: tuple[Row, ...]
     program: Program
+    measured: Measurement | None = None
+    """what stands where a program would: the rows of a trace"""
 
 
 class Arch(Struct, frozen=True, kw_only=True):
@@ -105,4 +109,4 @@ class Arch(Struct, frozen=True, kw_only=True):
 
 
 def _size(dims: Dims, name: str) -> Size:
-    return getattr(dims, name) if name else 1
+    return dims.size(name) if name else 1

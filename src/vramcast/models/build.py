@@ -54,7 +54,7 @@ def build_arch(name: str, config: dict[str, Any], source: str) -> Arch:
     model_type = str(config.get("model_type", ""))
     if model_type not in FAMILIES:
         raise not_modelled(model_type, name, source)
-    _check_head(config, source)
+    check_head(config, source)
     _check(config, source)
     family = FAMILIES[model_type]
     heads = config["num_attention_heads"]
@@ -113,7 +113,7 @@ def _flag(config: dict[str, Any], rule: bool | str) -> bool:
     return bool(config.get(rule, False)) if isinstance(rule, str) else rule
 
 
-def _check_head(config: dict[str, Any], source: str) -> None:
+def check_head(config: dict[str, Any], source: str) -> None:
     """A class such as MistralModel has no head: it embeds text, and nothing here is about that."""
     classes: list[str] = config.get("architectures") or []
     if classes and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in classes):

@@ -56,6 +56,15 @@ class Dims(Struct, frozen=True, kw_only=True):
         """Width of all key (or value) heads."""
         return self.kv_heads * self.head_dim
 
+    def size(self, name: str) -> Size:
+        """The size of a name; a number in digits is itself."""
+        return int(name) if name.isdecimal() else getattr(self, name)
+
 
 Program: TypeAlias = Callable[[Operators, Any, Tensor, Tensor], Tensor]
 """(operators, arch, hidden states, rope tables) → hidden states"""
+
+
+def no_program(ops: Operators, arch: Any, hidden: Tensor, tables: Tensor) -> Tensor:
+    """Stands where nobody wrote a type's forward: such a block is traced, or has measured rows."""
+    raise NotImplementedError(f"{arch.model_type} has no program")

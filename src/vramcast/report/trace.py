@@ -215,7 +215,8 @@ def _notes(report: TraceReport) -> Iterator[str]:
     for line in report.assumed:
         yield f"assumed: {line}"
     if report.retries:
-        yield f"cached blocks are freed {report.retries} times before it fits: slow"
+        often = "once" if report.retries == 1 else f"{report.retries} times"
+        yield f"cached blocks are freed {often} before it fits: slow"
 
 
 def moment(phase: str, instant: str, when: str) -> str:

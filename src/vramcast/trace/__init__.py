@@ -7,13 +7,16 @@ from typing import NamedTuple
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.catalog.models import model_config
+from vramcast.errors import refuse
 from vramcast.estimate import Resolved, answer, capacity_of, resolve
-from vramcast.trace.allocator.settings import parse
+from vramcast.trace.allocator.settings import AllocatorSettings, parse
 from vramcast.trace.cache import Cache
+from vramcast.trace.component import Component
 from vramcast.trace.judged import Judged, judge
 from vramcast.trace.process import Child, Tell
 from vramcast.trace.question import ALSO, OwnStep, Question, question_of, workspaces
 from vramcast.trace.recording import Recording
+from vramcast.trace.replay import replay
 from vramcast.types.job import Understanding
 from vramcast.types.result import Forecast
 
@@ -48,7 +51,7 @@ def trace(
     Raises:
         Refused: with every mistake of the job, or the reason why it cannot be traced.
     """
-    job = resolve(said, ALSO)
+    job = resolve(said, ALSO, programs=False)
     config = model_config(str(job.settings.model)).config
     question = question_of(job, config, trust_remote_code=trust_remote_code)
     settings = parse(job.settings.allocator, "allocator")
@@ -64,11 +67,39 @@ def trace_own(target: str, gpu: Gpu, allocator: str, child: Child, *, tell: Tell
     Raises:
         Refused: there is no such function, or the step needs values.
     """
+    _check_target(target)
     settings = parse(allocator, "allocator")
-    attention = "flash" if gpu.has_bf16 else "efficient"
-    question = OwnStep(target=target, folder=os.getcwd(), attention=attention, **workspaces(gpu))
+    question = OwnStep(
+        target=target,
+        folder=os.getcwd(),
+        attention="flash" if gpu.has_bf16 else "efficient",
+        total_bytes=gpu.total_bytes.value,
+        **workspaces(gpu),
+    )
     recording = child.record(question, tell)
     return OwnTrace(question, gpu, judge(recording, settings, gpu, gpu.total_bytes.value))
+
+
+def _check_target(target: str) -> None:
+    """`module:function`, and no file."""
+    module, _, function = target.partition(":")
+    if not module or not function:
+        raise refuse(
+            f"--step {target}: a module and a function are needed", use=f"--step {module or 'MODULE'}:FUNCTION"
+        )
+    if module.endswith(".py") or "/" in module:
+        dotted = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise refuse(f"--step {target}: a module is named as it is imported", use=f"--step {dotted}:{function}")
+
+
+def component_peak(component: Component, child: Child) -> int:
+    """Bytes that PyTorch's counter shows at most in later iterations of a single operator.
+
+    Raises:
+        Refused: it cannot be run.
+    """
+    replayed = replay(child.record(component), AllocatorSettings())
+    return max(span.allocated for span in replayed.spans if span.mark.when == "steady")
 
 
 def record(

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import time
 
 import msgspec
 from platformdirs import user_cache_dir
@@ -25,6 +26,8 @@ PACKAGES = ("torch", "transformers", "peft", "accelerate", "trl", "bitsandbytes"
 KEPT = 200
 """files; the ones that were used longest ago go"""
 _CHECKSUM = 32
+_ABANDONED = 3600
+"""seconds after which nobody writes a file any more"""
 
 
 class Cache:
@@ -74,17 +77,20 @@ class Cache:
         return self.directory / f"{hashlib.sha256(key).hexdigest()}.recording"
 
     def _prune(self) -> None:
+        """Old recordings, and what a writer that was ended left behind."""
         files = sorted(self.directory.glob("*.recording"), key=_used, reverse=True)
-        for file in files[KEPT:]:
+        left = [part for part in self.directory.glob("*.part") if _used(part) < time() - _ABANDONED]
+        for file in files[KEPT:] + left:
             with suppress(OSError):
                 file.unlink()
 
 
 @cache
 def _own_code() -> str:
-    """A digest of what runs in the child: another version of it records anew."""
+    """A digest of what runs in the child, and of what a recording is: another version of it records anew."""
     digest = hashlib.sha256()
-    for file in sorted((Path(__file__).parent / "child").rglob("*.py")):
+    here = Path(__file__).parent
+    for file in [here / "recording.py", *sorted((here / "child").rglob("*.py"))]:
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal[
 PREFERENCES = ("orpo", "cpo", "simpo", "dpo")
 
 
-class Component(Struct, frozen=True, kw_only=True):
+class Component(Struct, frozen=True, kw_only=True, tag="component"):
     """What is run. A length that a kind has not is 1 or 0."""
 
     kind: Kind

@@ -31,7 +31,8 @@ class Judged(NamedTuple):
     @property
     def warnings(self) -> list[str]:
         retries = self.replayed.retries
-        slow = [f"it fits because cached blocks are freed {retries} times: each one is slow"] if retries else []
+        often = "once" if retries == 1 else f"{retries} times"
+        slow = [f"it fits because cached blocks are freed {often}: slow"] if retries else []
         return [*slow, *self.recording.assumed]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from tempfile import TemporaryFile
 from typing import Self
@@ -17,23 +19,26 @@ from vramcast.trace.recording import Recording
 from vramcast.trace.wire import Failed, Progress, Recorded, Wrong, receive
 
 NEEDED = ("torch", "transformers", "peft", "accelerate", "trl")
+COMMAND = (sys.executable, "-P", "-W", "ignore", "-m", "vramcast.trace.child")
+"""-P: what lies in the folder where a job is traced is not taken for a library"""
 Tell = Callable[[Progress], None]
 
 
 class Child:
-    """A child process; starts with the first question, ends with the block.
+    """A child process; starts with the first question, ends with the block. `command`: another one than the trace's.
 
     Raises:
         Refused: the extra `trace` is not installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] | None = None) -> None:
         missing = [name for name in NEEDED if find_spec(name) is None]
-        if missing:
+        if missing and command is None:
             raise refuse(
                 f"the trace needs {', '.join(missing)}",
                 install="pip install 'vramcast[trace]' (the CPU's torch is enough)",
             )
+        self._command = command or COMMAND
         self._process: subprocess.Popen[bytes] | None = None
         self._said = TemporaryFile()
         """what the child prints: the last line is shown if it ends"""
@@ -42,13 +47,10 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._said.close()
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            self._end(self._process)
+        self._said.close()
 
     def record(self, question: Asked, tell: Tell = lambda progress: None) -> Recording:
         """Run the step of a question.
@@ -63,7 +65,7 @@ class Child:
             process.stdin.write(msgspec.json.encode(question) + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
-            raise self._gone() from None
+            raise self._gone(process) from None
         while True:
             match receive(process.stdout):
                 case Progress() as progress:
@@ -75,17 +77,29 @@ class Child:
                 case Failed(fact, context):
                     raise refuse(fact, **context)
                 case None:
-                    raise self._gone()
+                    raise self._gone(process)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            command = [sys.executable, "-W", "ignore", "-m", "vramcast.trace.child"]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
+            self._said.truncate(0)
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said
+            )
         return self._process
 
-    def _gone(self) -> Refused:
-        code = self._process.wait() if self._process is not None else 0
+    def _gone(self, process: subprocess.Popen[bytes]) -> Refused:
+        """The next question gets a new process."""
+        code = self._end(process)
         self._process = None
         self._said.seek(0)
         last = self._said.read().decode(errors="replace").strip().rpartition("\n")[2]
-        return refuse(f"the process that traces ended with code {code}", said=last)
+        how = f"code {code}" if code >= 0 else signal.Signals(-code).name
+        return refuse(f"the process that traces ended with {how}", said=last)
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> int:
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):  # what was not written yet
+                    pipe.close()
+        return process.wait()

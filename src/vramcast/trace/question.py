@@ -11,9 +11,9 @@ from vramcast.errors import Mistakes
 from vramcast.estimate.lengths import scored_len, total_len
 from vramcast.estimate.resolve import Resolved
 from vramcast.memory.terms.runtime import LT_WORKSPACE
+from vramcast.trace.component import Component
 from vramcast.types.paths import PATHS
 from vramcast.types.settings import ADAPTED, Settings
-
 
 Loss: TypeAlias = Literal["full", "fp32", "fused", "chunked", "compiled", "liger", "cut"]
 """How the loss meets the logits.
@@ -111,12 +111,14 @@ class OwnStep(Struct, frozen=True, kw_only=True, tag="own"):
     steps: int = 2
     recompute: Literal["none", "reentrant", "plain"] = "plain"
     attention: str
+    total_bytes: int = 0
+    """of the card"""
     capability: str
     cublas_bytes: int
     cublaslt_bytes: int
 
 
-Asked: TypeAlias = Question | OwnStep
+Asked: TypeAlias = Question | OwnStep | Component
 TRACED: dict[str, tuple[Any, ...]] = {
     "algorithm": ("sft", "pretrain"),
     "gpus": (1,),

@@ -46,15 +46,15 @@ def _living(recording: Recording, events: set[int]) -> dict[int, Alive]:
     """Event -> what lives after it."""
     found: dict[int, Alive] = {-1: []}
     alive: dict[int, tuple[Storage, str]] = {}
-    for mark, first, end in recording.spans():
-        for index in range(first, end):
-            event = recording.events[index]
-            if event >= 0 and event & 1:
-                alive.pop(event >> 1, None)
-            elif event >= 0:
-                alive[event >> 1] = recording.storages[event >> 1], mark.phase
-            if index in events:
-                found[index] = list(alive.values())
+    phase, begins = "", {mark.event: mark.phase for mark in recording.marks}
+    for index, event in enumerate(recording.events):
+        phase = begins.get(index, phase)
+        if event >= 0 and event & 1:
+            alive.pop(event >> 1, None)
+        elif event >= 0:
+            alive[event >> 1] = recording.storages[event >> 1], phase
+        if index in events:
+            found[index] = list(alive.values())
     return found
 
 

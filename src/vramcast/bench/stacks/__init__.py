@@ -23,7 +23,7 @@ STACKS: dict[str, Callable[[Run], Iterator[Said]]] = {
     "peft": method_comparison,
 }
 
-_OTHER = {"component": "a single operator, no job", "context": "no job: a CUDA context alone"}
+_OTHER = {"context": "no job: a CUDA context alone"}
 """workload -> why nothing of it is predicted"""
 
 

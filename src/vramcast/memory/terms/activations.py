@@ -55,15 +55,14 @@ def activations_saved(seat: Seat) -> Size:
     block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
     layers = seat.arch.dims.layers
     between = worst(layers - 2, 0)
-    embedded = _embedded(seat) if seat.arch.multiplies and seat.inputs_require_grad else 0  # a leaf beside its multiple
     if seat.instant == "first block" and seat.state == "forward":
-        return embedded + end.hidden
+        return end.front
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
         last_input = block.carried if block.keeps_input else end.hidden
-        return embedded + end.hidden + first.saved + between * (block.saved + block.carried) + last_input
+        return end.front + first.saved + between * (block.saved + block.carried) + last_input
     if seat.instant == "first block":  # backward begins with the last layer, which counts its own
-        return embedded + first.carried + first.saved + between * (block.saved + block.carried)
-    return embedded + first.carried + first.saved + (layers - 1) * (block.saved + block.carried)
+        return end.leaf + first.carried + first.saved + between * (block.saved + block.carried)
+    return end.leaf + first.carried + first.saved + (layers - 1) * (block.saved + block.carried)
 
 
 def _nodes_hold(seat: Seat) -> bool:

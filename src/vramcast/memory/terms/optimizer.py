@@ -9,7 +9,13 @@ from vramcast.catalog.optimizers import Optimizer, Temporary, find_optimizer
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import term
 from vramcast.memory.terms.parameters import sized
-from vramcast.memory.units import embedding_elements, held_trainable, trainable_dtype, trainable_shapes, trainable_tensors
+from vramcast.memory.units import (
+    embedding_elements,
+    held_trainable,
+    trainable_dtype,
+    trainable_shapes,
+    trainable_tensors,
+)
 from vramcast.num import Size, tabulate, total, worst
 
 _BLOCK = 256

@@ -80,7 +80,7 @@ def quant_buffers(seat: Seat) -> Size:
     dims = seat.arch.dims
     rows = [row for row in seat.arch.block.rows if seat.packing and row.linear in seat.packing.formats]
     largest = worst(*(row.elements(dims) for row in rows))
-    widest = worst(*(getattr(dims, side) for row in rows for side in (row.rows, row.width)))
+    widest = worst(*(dims.size(side) for row in rows for side in (row.rows, row.width)))
     return (largest + widest) * BYTES["fp16"]
 
 

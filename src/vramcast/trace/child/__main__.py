@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from typing import BinaryIO
 
 import msgspec
 
 from vramcast.errors import Refused
+from vramcast.trace.component import Component
 from vramcast.trace.question import Asked, OwnStep
 from vramcast.trace.wire import Failed, Frame, Progress, Recorded, Wrong, send
 
 
 def main() -> None:
     """Answer one question after the other until there are no more."""
-    out = _own_output()
-    for line in sys.stdin.buffer:
+    questions, out = _own_pipes()
+    for line in questions:
         send(out, answer(msgspec.json.decode(line, type=Asked), out))
         gc.collect()
 
 
-def _own_output() -> BinaryIO:
-    """Standard output for frames alone: what frameworks print goes to standard error."""
-    out = os.fdopen(os.dup(1), "wb")
+def _own_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """The pipes for questions and frames alone: what frameworks print goes to standard error, what they read is empty."""
+    questions, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     os.dup2(2, 1)
-    return out
+    return questions, out
 
 
 def answer(question: Asked, out: BinaryIO) -> Frame:
@@ -41,23 +44,41 @@ def answer(question: Asked, out: BinaryIO) -> Frame:
 
     try:
         tell("importing torch, transformers")
-        from vramcast.trace.child.patches import Moved
         from vramcast.trace.child.own import run_own
+        from vramcast.trace.child.components import run_component
+        from vramcast.trace.child.patches import Moved
         from vramcast.trace.child.step import run
     except ImportError as error:
-        return Failed(f"the trace cannot import {error.name or error}", {"install": "pip install 'vramcast[trace]'"})
+        why = str(error) if error.name else ""
+        return Failed(
+            f"the trace cannot import {error.name or error}", {"why": why, "install": "pip install 'vramcast[trace]'"}
+        )
     try:
-        return Recorded(run_own(question, tell) if isinstance(question, OwnStep) else run(question, tell))
+        match question:
+            case OwnStep():
+                return Recorded(run_own(question, tell))
+            case Component():
+                return Recorded(run_component(question))
+            case _:
+                return Recorded(run(question, tell))
     except Refused as refused:
         return Wrong([(mistake.fact, mistake.context) for mistake in refused.mistakes])
     except Moved as moved:
         return Failed(f"a patch of the trace did not apply: {moved}", {"why": "the installed version has other internals"})
-    except Exception as error:  # whatever a framework raises: it becomes an answer, and the process goes on
-        return Failed(f"the traced step failed: {type(error).__name__}: {error}", {"at": _place(error)})
+    except (Exception, SystemExit) as error:  # whatever a framework raises: it becomes an answer, and the process goes on
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        fact = f"the traced step failed: {type(error).__name__}: {lines[0].strip() if lines else 'without a word'}"
+        return Failed(fact, {"at": _place(error, of_user=isinstance(question, OwnStep))})
 
 
-def _place(error: BaseException) -> str:
-    """File and line where it was raised."""
+def _place(error: BaseException, *, of_user: bool) -> str:
+    """File and line where it was raised, or from where a user's step called it."""
+    from vramcast.trace.child.patches.values import place_of_error
+
+    if of_user and (place := place_of_error(error)):
+        return place
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

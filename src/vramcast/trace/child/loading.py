@@ -35,7 +35,6 @@ class Entry(NamedTuple):
 
     name: str
     module: torch.nn.Module
-    attribute: str
     meta: torch.Tensor
     packed: bool
 
@@ -46,7 +45,7 @@ def load(model: Any, packed: Packed | None, mode: FakeTensorMode, tracker: Track
     Four threads put tensors onto the card, in the order of their names; the main thread waits for them in that order
     and packs them. So up to four plain tensors wait beside those that are packed, and more while a large one comes.
     """
-    entries = sorted(_entries(model), key=lambda entry: natural(entry.name))
+    entries = sorted(_entries(model, packed), key=lambda entry: natural(entry.name))
     made: dict[int, Any] = {}
     waiting: dict[int, torch.Tensor] = {}
     with mode, tracker:
@@ -58,6 +57,42 @@ def load(model: Any, packed: Packed | None, mode: FakeTensorMode, tracker: Track
                     waiting[index] = torch.empty(entry.meta.shape, dtype=entry.meta.dtype)
                 else:
                     made[id(entry.meta)] = _settled(entry, waiting.pop(index), packed, tracker)
+    _put(model, made)
+
+
+def move(model: Any, mode: FakeTensorMode, tracker: Tracker) -> None:
+    """Put a model on the meta device onto the card as `model.cuda()` does: one parameter after the other."""
+    made: dict[int, Any] = {}
+    with mode, tracker:
+        for entry in _entries(model, None):
+            with _running(tracker, entry):
+                tensor = torch.empty(entry.meta.shape, dtype=entry.meta.dtype)
+            tracker.relabel(tensor, "weight")
+            made[id(entry.meta)] = torch.nn.Parameter(tensor, entry.meta.requires_grad)
+    _put(model, made)
+
+
+def adapters(model: Any, dtypes: Sequence[torch.dtype], mode: FakeTensorMode, tracker: Tracker) -> None:
+    """Make the adapters of a model on the meta device, all in the first dtype, and cast them one after the other.
+
+    Source: peft/tuners/tuners_utils.py _move_adapter_to_device_of_base_layer: the dtype of the base, but fp32 on a packed
+    one; cast_adapter_dtype: then fp32. trl/trainer/sft_trainer.py: bf16 on a packed base.
+    """
+    made: dict[int, Any] = {}
+    with mode, tracker:
+        for name, old in [(name, old) for name, old in model.named_parameters() if "lora_" in name]:
+            tensor = torch.empty(old.shape, dtype=dtypes[0])
+            tracker.relabel(tensor, "adapter", name.rpartition(".")[0])
+            made[id(old)] = torch.nn.Parameter(tensor, old.requires_grad)
+        for dtype in dtypes[1:]:
+            for parameter in made.values():
+                parameter.data = parameter.data.to(dtype)
+                tracker.relabel(parameter, "adapter")
+    _put(model, made)
+
+
+def _put(model: Any, made: dict[int, Any]) -> None:
+    """Replace parameters by what was made of them, everywhere."""
     for module in model.modules():
         for name, old in module._parameters.items():
             if id(old) in made:
@@ -84,23 +119,18 @@ def schedule(tensors: Sequence[tuple[int, bool]], workers: int = WORKERS) -> Ite
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
-    """Sort names with their numbers as numbers (core_model_loading.py: dot_natural_key)."""
+    """The checkpoint's order: names with their numbers as numbers (core_model_loading.py: dot_natural_key)."""
+    name = name.removeprefix("base_model.model.").replace(".base_layer.", ".")  # what PEFT adds
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in name.split(".")]
 
 
-def _entries(model: Any) -> Iterator[Entry]:
+def _entries(model: Any, packed: Packed | None) -> Iterator[Entry]:
     """Parameters that the checkpoint has, each once: a tied one by its first name, adapters not at all."""
-    for full, parameter in model.named_parameters():
-        if "lora_" in full:
-            continue
-        name, _, attribute = full.rpartition(".")
-        module = model.get_submodule(name)
-        yield Entry(_checkpoint_name(full), module, attribute, parameter, is_packed(module, attribute))
-
-
-def _checkpoint_name(name: str) -> str:
-    """A parameter's name before PEFT wrapped the model."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+    for name, parameter in model.named_parameters():
+        if "lora_" not in name:
+            path, _, attribute = name.rpartition(".")
+            module = model.get_submodule(path)
+            yield Entry(name, module, parameter, packed is not None and is_packed(module, attribute))
 
 
 def _warm_up(entries: list[Entry], packed: Packed | None) -> None:

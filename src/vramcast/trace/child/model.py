@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from vramcast.errors import refuse
 from vramcast.trace.child.fakes import to_fake
 from vramcast.trace.child.head import put_head
-from vramcast.trace.child.loading import load
+from vramcast.trace.child.loading import adapters, load, move
 from vramcast.trace.child.packed import pack, prepare
 from vramcast.trace.child.recompute import checkpoint_kwargs
 from vramcast.trace.child.tracker import Tracker
@@ -25,7 +25,8 @@ class Parts:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.plain = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self.backbone: torch.nn.Module = self.plain.base_model
+        base = getattr(self.plain, "base_model", None)
+        self.backbone: torch.nn.Module = base if isinstance(base, torch.nn.Module) else self.plain
         self.blocks = longest_list(self.backbone)
         self.trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.reference: Any = None
@@ -33,9 +34,10 @@ class Parts:
 
 
 def longest_list(backbone: torch.nn.Module) -> list[torch.nn.Module]:
-    """The longest list of modules: the layers of the language model."""
+    """The longest list of modules: the layers of the language model. A list inside of one, of experts, is none."""
     lists = [module for module in backbone.modules() if isinstance(module, torch.nn.ModuleList)]
-    return list(max(lists, key=len)) if lists else []
+    inside = {part for each in lists if len(each) > 1 for part in each.modules() if part is not each}
+    return list(max((each for each in lists if each not in inside), key=len, default=()))
 
 
 def build(question: Question, mode: FakeTensorMode, tracker: Tracker) -> Parts:
@@ -44,11 +46,12 @@ def build(question: Question, mode: FakeTensorMode, tracker: Tracker) -> Parts:
     Raises:
         Refused: Transformers does not know the type, or it needs code of its own.
     """
-    model = _from_config(question)
+    model = _from_config(question, tracker)
     put_head(model, question)
     if question.adapters is not None:
         model = _adapted(model, question)
     _load(model, question, mode, tracker)
+    _make_adapters(model, question, mode, tracker)
     to_fake(model, mode)
     model.train()
     _know(model, tracker)
@@ -61,7 +64,7 @@ def build(question: Question, mode: FakeTensorMode, tracker: Tracker) -> Parts:
 
 def _reference(question: Question, mode: FakeTensorMode, tracker: Tracker) -> Any:
     """The base model once more, as trainers load it: it scores only (trl/trainer/dpo_trainer.py: ref_model)."""
-    model = _from_config(question)
+    model = _from_config(question, tracker)
     put_head(model, question, learns=False)
     _load(model, question, mode, tracker)
     to_fake(model, mode)
@@ -70,7 +73,7 @@ def _reference(question: Question, mode: FakeTensorMode, tracker: Tracker) -> An
     return model
 
 
-def _from_config(question: Question) -> Any:
+def _from_config(question: Question, tracker: Tracker) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     fields = {key: value for key, value in question.config.items() if key != "quantization_config"}
@@ -82,7 +85,7 @@ def _from_config(question: Question) -> Any:
     except ValueError:
         raise refuse(f"the installed Transformers does not know the model type {kind!r}") from None
     config.use_cache = False
-    implementation = "eager" if question.attention == "eager" else "sdpa"
+    implementation = _implementation(question, config, tracker)
     dtype = DTYPES[question.weights_dtype]
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=implementation)
@@ -92,42 +95,61 @@ def _from_config(question: Question) -> Any:
     return model
 
 
+def _implementation(question: Question, config: Any, tracker: Tracker) -> str:
+    """Eager where nothing else is asked for, or where the class has nothing else: what Transformers itself does."""
+    from transformers import AutoModelForCausalLM
+
+    kind = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if question.attention == "eager" or getattr(kind, "_supports_sdpa", True):
+        return "eager" if question.attention == "eager" else "sdpa"
+    tracker.assumed.setdefault(f"attention is eager: {getattr(kind, '__name__', kind)} has no other")
+    return "eager"
+
+
 def _load(model: Any, question: Question, mode: FakeTensorMode, tracker: Tracker) -> None:
-    """What is read onto the card itself: packed bases. A plain model is made on the host and moved whole."""
+    """The weights: read onto the card where they are packed, or where TRL loads them (`device_map="auto"`); else made
+    on the host and moved whole."""
     packed = question.packed
+    if packed is None and question.trainer == "loop":
+        move(model, mode, tracker)
+        return
+    load(model, packed, mode, tracker)
     if packed is not None:
-        load(model, packed, mode, tracker)
         prepare(model, DTYPES[packed.rest_dtype], mode, tracker)
+
+
+def _make_adapters(model: Any, question: Question, mode: FakeTensorMode, tracker: Tracker) -> None:
+    if question.adapters is None:
+        return
+    last = DTYPES[question.adapters.dtype]
+    if question.packed is not None:
+        steps = [torch.float32, last]
+    else:
+        steps = [DTYPES[question.weights_dtype], last]
+    adapters(model, list(dict.fromkeys(steps)), mode, tracker)
 
 
 def _adapted(model: Any, question: Question) -> Any:
     from peft import LoraConfig, get_peft_model
 
-    adapters = question.adapters
-    assert adapters is not None
-    targets = adapters.targets
+    asked = question.adapters
+    assert asked is not None
+    targets = asked.targets
     config = LoraConfig(
-        r=adapters.rank,
+        r=asked.rank,
         target_modules="all-linear" if targets and "all-linear" in targets else targets,
-        lora_dropout=adapters.dropout,
+        lora_dropout=asked.dropout,
         task_type="CAUSAL_LM",
     )
     with torch.device("meta"):
-        adapted = get_peft_model(model, config)
-    for parameter in adapted.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.to(DTYPES[adapters.dtype])
-    return adapted
+        return get_peft_model(model, config)
 
 
 def _know(model: Any, tracker: Tracker) -> None:
-    """Parameters and buffers, in the order in which the model has them."""
-    named = [*model.named_parameters(), *model.named_buffers()]
-    for late in (False, True):  # adapters are made when all weights are there
-        for name, tensor in named:
-            adapter = "lora_" in name
-            if adapter == late:
-                tracker.track(tensor, "parameter", "adapter" if adapter else "weight", module=name.rpartition(".")[0])
+    """Buffers, and what nobody has made yet."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        kind = "adapter" if "lora_" in name else "weight"
+        tracker.track(tensor, "parameter", kind, module=name.rpartition(".")[0])
 
 
 def _checkpoints(model: Any, question: Question) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from inspect import signature
 from typing import Any
 
@@ -27,6 +28,7 @@ def pack(model: Any, packed: Packed, loaded: torch.dtype, compute: torch.dtype) 
     from transformers import BitsAndBytesConfig
     from transformers.quantizers.auto import AutoHfQuantizer
 
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it tells of every cast
     if packed.kind == "int8":
         config = BitsAndBytesConfig(load_in_8bit=True)
     else:

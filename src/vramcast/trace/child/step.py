@@ -7,24 +7,25 @@ from typing import Any
 
 import torch
 
+from vramcast.trace.cache import installed as installed_versions
 from vramcast.trace.child.fakes import fake_mode
 from vramcast.trace.child.losses import Batch, Path, path_of
 from vramcast.trace.child.model import Parts, build
 from vramcast.trace.child.optimizers import optimizer_of
-from vramcast.trace.child.patches import installed, patches_of
+from vramcast.trace.child.patches import Patch, installed, patches_of
 from vramcast.trace.child.tracker import Tracker
-from vramcast.trace.cache import installed as installed_versions
 from vramcast.trace.child.watch import Watch
 from vramcast.trace.question import Question
 from vramcast.trace.recording import Recording
-
 
 Tell = Callable[[str, int, int], None]
 """(what, how much is done, of how much)"""
 
 
-def run(question: Question, tell: Tell = lambda what, done, of: None) -> Recording:
-    """Run the step of a question and record it.
+def run(
+    question: Question, tell: Tell = lambda what, done, of: None, patches: list[Patch] | None = None
+) -> Recording:
+    """Run the step of a question and record it. `patches`: others than those that make it a step on the card.
 
     Raises:
         Refused: the question cannot be run.
@@ -32,13 +33,14 @@ def run(question: Question, tell: Tell = lambda what, done, of: None) -> Recordi
     """
     mode = fake_mode()
     tracker = Tracker(mode)
-    with installed(patches_of(question), question, tracker) as applied:
+    with installed(patches_of(question) if patches is None else patches, question, tracker) as applied:
         tell("building the model", 0, 0)
-        tracker.mark("load", "built", "first")
+        tracker.mark("load", "reading", "first")
         parts = build(question, mode, tracker)
         watch = Watch(parts, tracker)
         with mode:
             optimizer = optimizer_of(question, parts, tracker)
+            tracker.mark("load", "built", "first")
             with tracker:
                 _train(question, parts, watch, optimizer, tell)
         return tracker.recording(installed_versions(), applied)

@@ -52,15 +52,16 @@ class Watch:
         def enter(module: Any, args: Any, kwargs: Any) -> None:
             if self.tracker.phase == "forward":
                 if index == 0:
-                    self._enter_blocks(args[0] if args else kwargs["hidden_states"])
+                    self._enter_blocks(_hidden(kwargs.get("hidden_states"), args, kwargs))
                 self.tracker.enter_block(index)
 
         return enter
 
-    def _enter_blocks(self, hidden: torch.Tensor) -> None:
+    def _enter_blocks(self, hidden: torch.Tensor | None) -> None:
         self.tracker.inputs_since(self.started)
-        self.tracker.hidden_states(hidden, 0)
-        self._on_gradient(hidden, "embedding", NO_BLOCK)
+        if hidden is not None:
+            self.tracker.hidden_states(hidden, 0)
+            self._on_gradient(hidden, "embedding", NO_BLOCK)
 
     def _leave_block(self, index: int) -> Callable[..., None]:
         instant = "last block" if index == 0 else "first block" if index == self.count - 1 else "blocks"
@@ -68,10 +69,12 @@ class Watch:
         def leave(module: Any, args: Any, kwargs: Any, output: Any) -> None:
             if self.tracker.phase != "forward":
                 return
-            hidden = output[0] if isinstance(output, tuple) else output
-            self.tracker.hidden_states(hidden, index + 1 if index + 1 < self.count else NO_BLOCK)
+            hidden = _hidden(output)
+            if hidden is not None:
+                self.tracker.hidden_states(hidden, index + 1 if index + 1 < self.count else NO_BLOCK)
             self.tracker.enter_block(NO_BLOCK)
-            self._on_gradient(hidden, instant, index)
+            if hidden is not None:
+                self._on_gradient(hidden, instant, index)
 
         return leave
 
@@ -83,3 +86,14 @@ class Watch:
     def _leave_backbone(self, module: Any, args: Any, output: Any) -> None:
         if self.tracker.phase == "forward":
             self.mark("loss", "head")
+
+
+def _hidden(*values: Any) -> torch.Tensor | None:
+    """The first tensor: a user's own blocks may take and give anything."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            return value
+        inside = tuple(value.values()) if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+        if (found := _hidden(*inside)) is not None:
+            return found
+    return None

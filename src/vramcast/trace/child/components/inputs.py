@@ -24,7 +24,9 @@ class Inputs:
         if component.kind == "moe":
             return
         size = (component.sequences, component.length)
-        self.labels = self._input(torch.zeros(size if component.kind in _PAIRED else (size[0] * size[1],), dtype=torch.long))
+        self.labels = self._input(
+            torch.zeros(size if component.kind in _PAIRED else (size[0] * size[1],), dtype=torch.long)
+        )
         if component.kind in ("cross_entropy", "vocab_parallel_cross_entropy"):
             rows = size if component.kind == "vocab_parallel_cross_entropy" else (size[0] * size[1],)
             self.logits = self._learns(torch.empty(*rows, component.vocab, dtype=self.dtype))

@@ -60,7 +60,7 @@ class _Wide(torch.autograd.Function):
         return losses.sum()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         return *ctx.saved_tensors, None
 
 
@@ -88,7 +88,7 @@ grpo = kto
 class _Chunked(torch.autograd.Function):
     """Loss and gradients of a chunk in one compiled function (`torch.func.grad_and_value`), summed outside of it.
 
-    Source: liger_kernel/chunked_loss/fused_linear_preference.py, fused_linear_unpaired_preference.py, fused_linear_ppo.py.
+    Source: liger_kernel/chunked_loss/fused_linear_{preference,unpaired_preference,ppo}.py.
     """
 
     @staticmethod
@@ -103,7 +103,7 @@ class _Chunked(torch.autograd.Function):
         return torch.zeros((), dtype=torch.float32)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         hidden_gradient, weight_gradient = ctx.saved_tensors
         return hidden_gradient if ctx.needs_input_grad[0] else None, weight_gradient, None, None
 

@@ -101,7 +101,7 @@ class _VocabParallel(torch.autograd.Function):
         return torch.log(total)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         written = ctx.saved_tensors[0].clone()
         return written.to(ctx.dtype), None
 

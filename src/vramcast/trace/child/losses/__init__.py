@@ -16,6 +16,8 @@ __all__ = ["Batch", "Path", "path_of"]
 
 _TRL = {"sft": Sft, "dpo": Dpo, "grpo": Grpo}
 _OLDER = {"sft": OlderSft, "dpo": OlderDpo, "grpo": OlderGrpo}
+
+
 def path_of(question: Question, parts: Parts, watch: Watch) -> Path:
     """The loss path of a question.
 

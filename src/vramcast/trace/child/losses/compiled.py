@@ -25,7 +25,7 @@ class _Compiled(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         return torch.empty_like(ctx.saved_tensors[0]), None
 
 

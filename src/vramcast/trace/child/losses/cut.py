@@ -1,4 +1,4 @@
-"""Cut cross-entropy: a loss without logits, by what its wrapper allocates. Its kernels write into that and nothing else.
+"""Cut cross-entropy: a loss without logits, by what its wrapper allocates: its kernels write into that.
 
 Source: apple/ml-cross-entropy, cut_cross_entropy/{cce,cce_lse_forward,indexed_dot,cce_backward}.py (arXiv 2411.09009).
 """
@@ -19,9 +19,7 @@ def _locks(rows: int, width: int = 1) -> tuple[int, int]:
 
 class _Cut(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, valid: Any
-    ) -> torch.Tensor:
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, valid: Any) -> torch.Tensor:
         ctx.dtypes = hidden.dtype, weight.dtype
         if torch.is_autocast_enabled("cpu"):
             hidden, weight = (x.to(torch.get_autocast_dtype("cpu")) for x in (hidden, weight))
@@ -35,7 +33,7 @@ class _Cut(torch.autograd.Function):
         return picked.mean()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         hidden, weight, _, _, average, _ = ctx.saved_tensors
         order = torch.argsort(average).to(torch.int32)
         hidden_gradient = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None

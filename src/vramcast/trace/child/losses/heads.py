@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from vramcast.trace.child.losses.calls import Batch
-from vramcast.trace.child.losses.loop import Loop
-from vramcast.trace.child.losses.cut import cut_cross_entropy
 from vramcast.trace.child.losses.compiled import compiled_cross_entropy
+from vramcast.trace.child.losses.cut import cut_cross_entropy
+from vramcast.trace.child.losses.loop import Loop
 from vramcast.trace.child.model import Parts
 from vramcast.trace.question import Question
 

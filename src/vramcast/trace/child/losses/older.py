@@ -117,9 +117,7 @@ class OlderGrpo(Grpo):
         size = self.question.sequences
         for start in range(0, len(ids), size):
             part = slice(start, start + size)
-            outputs = model(
-                input_ids=ids[part], attention_mask=mask[part], logits_to_keep=kept + 1, use_cache=False
-            )
+            outputs = model(input_ids=ids[part], attention_mask=mask[part], logits_to_keep=kept + 1, use_cache=False)
             logits = outputs.logits[:, :-1, :][:, -kept:, :]
             logits.div_(1.0)
             found.append(selective_log_softmax(logits, ids[part, -kept:]))

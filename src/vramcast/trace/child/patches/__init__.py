@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from vramcast.trace.child.patches import bitsandbytes, data, hidden, kernels, libraries, liger, states, transformers, trl, values
+import sys
+
+from vramcast.trace.child.patches import (
+    bitsandbytes,
+    data,
+    hidden,
+    kernels,
+    libraries,
+    liger,
+    states,
+    transformers,
+    trl,
+    values,
+)
 from vramcast.trace.child.patches.patch import Moved, Patch, installed
 from vramcast.trace.question import OwnStep, Question
 
-__all__ = ["TABLE", "Moved", "Patch", "installed", "own_patches", "patches_of"]
+__all__ = ["CPU", "TABLE", "Moved", "Patch", "imported_patches", "installed", "own_patches", "patches_of"]
 
 TABLE = [
     *data.PATCHES, *kernels.PATCHES, *hidden.PATCHES, *libraries.PATCHES, *transformers.PATCHES, *trl.PATCHES,
     *liger.PATCHES, *bitsandbytes.PATCHES, *states.PATCHES,
 ]  # fmt: skip
+CPU = [*data.PATCHES, *transformers.PATCHES]
+"""those without which a fake step would differ from a real one on the CPU: what is left is CUDA's own"""
 
 
 def patches_of(question: Question) -> list[Patch]:
@@ -20,6 +35,11 @@ def patches_of(question: Question) -> list[Patch]:
 
 
 def own_patches(question: OwnStep) -> list[Patch]:
-    """Those that a user's own step needs: its frameworks are left as they are."""
+    """Those that a user's own step needs, whatever it imports."""
     table = [*values.PATCHES, data.SUMS, *kernels.PATCHES, *hidden.PATCHES, *libraries.PATCHES]
     return [patch for patch in table if patch.applies(question)]
+
+
+def imported_patches() -> list[Patch]:
+    """Those of the frameworks that a user's own step has imported."""
+    return transformers.PATCHES if "transformers.masking_utils" in sys.modules else []

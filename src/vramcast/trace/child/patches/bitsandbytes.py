@@ -96,6 +96,8 @@ def _functions(backend: str, capability: str) -> dict[str, Callable[..., Any]]:
     vars(module).update(
         CUBLAS_Context=_NoContext,
         get_ptr=lambda tensor: None,
+        is_on_gpu=lambda tensors: True,
+        _get_tensor_stream=lambda tensor: None,
         _cuda_device_of=lambda tensor: nullcontext(),
         _gpu_dispatch_props=lambda index: card,
     )
@@ -117,10 +119,37 @@ def _kernels(question: Question) -> dict[Any, Stand]:
 
 def _stand(function: Callable[..., Any]) -> Stand:
     def stand(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with tracker:
-            return function(*args, **kwargs)
+        usual = dict(tracker.stands)
+        tracker.stands |= dict.fromkeys(_CONDITIONS, _no_outliers)
+        try:
+            with _callers_autocast(), tracker:
+                return function(*args, **kwargs)
+        finally:
+            tracker.stands = usual
 
     return stand
+
+
+@contextmanager
+def _callers_autocast() -> Iterator[None]:
+    """Autocast as it is where the operator was called: below a dispatch mode it is off, in a kernel's function on."""
+    with torch._C._RestorePythonTLSSnapshot():
+        enabled = torch.is_autocast_enabled("cpu")
+    inside = torch.is_autocast_enabled("cpu")
+    torch.set_autocast_enabled("cpu", enabled)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cpu", inside)
+
+
+_CONDITIONS = (torch.ops.aten.is_nonzero.default, torch.ops.aten._local_scalar_dense.default)
+
+
+def _no_outliers(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """All that the backend asks of values is whether an input of an 8-bit layer has outliers."""
+    tracker.assumed.setdefault("no input of an 8-bit layer has outliers: they would be computed apart, in 16 bits")
+    return False
 
 
 # --- where it looks at the device -------------------------------------------------------------------------------------

@@ -1,0 +1,99 @@
+"""Measured rows: the births and deaths of the tensors of a block and of a model's two ends, as a trace saw them, with
+bytes as functions of a job's sizes. They stand where a program would: see `memory/measured.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from vramcast.models.extents import EXTENTS, Sizes
+from vramcast.num import Size, total
+
+NEVER = -1
+"""the step of a death that its part does not see"""
+Kind: TypeAlias = Literal["input", "output", "batch", "activation", "cast", "gradient"]
+"""`input` and `output` are the hidden states before and behind, `batch` what all blocks are given (ids, masks, tables),
+`cast` a weight in another dtype, `gradient` a parameter's"""
+
+
+class Tensor(Struct, frozen=True, array_like=True):
+    """A measured tensor. Steps count the births and deaths of its part."""
+
+    born: int
+    dies: int
+    kind: Kind
+    bytes: tuple[tuple[int, str], ...]
+    """(coefficient, name in `EXTENTS`): their products are summed"""
+    operator: str
+    """what made it: `aten.mm.default`"""
+    module: str
+    """where, below the block: `mlp.down_proj`"""
+
+    def size(self, sizes: Sizes) -> Size:
+        return total(count * EXTENTS[name](sizes) for count, name in self.bytes)
+
+
+class Part(Struct, frozen=True):
+    """A stretch of the step: its tensors in order of birth, and the steps at which its borders are."""
+
+    borders: tuple[int, ...]
+    tensors: tuple[Tensor, ...]
+
+
+class Layers(Struct, frozen=True):
+    """Equal blocks; the first of the model is not counted."""
+
+    count: int
+    part: Part
+
+
+class Parts(Struct, frozen=True, kw_only=True):
+    """One micro-batch. Borders of a block: its forward begins, the forward is over, its backward begins, what backward
+    is given is there."""
+
+    front: Part
+    """borders: blocks begin, the backward of a middle block begins, the micro-batch is over"""
+    first: Part
+    """the first block"""
+    layers: tuple[Layers, ...]
+    """the others, the last one's kind first"""
+    tail: Part
+    """final norm, head and loss; borders: what comes out of the blocks is there, loss, backward"""
+    embedding: Part
+    """its backward; border: what it is given is there"""
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """What was measured under some modes."""
+
+    modes: dict[str, str]
+    """path → value, of all that decides what is allocated"""
+    shortest: int
+    """tokens of a sequence, the least and the most that were run"""
+    longest: int
+    fresh: Parts
+    """a micro-batch whose gradients are the first"""
+    adding: Parts
+    """one whose gradients are added to those that are there"""
+
+
+class Measurement(Struct, frozen=True, kw_only=True):
+    """All that was measured of a model, and with what."""
+
+    framework: str
+    """the job's, whose loss was run: `trl==1.16.0`"""
+    source: dict[str, str]
+    """versions of what was traced"""
+    variants: tuple[Measured, ...]
+
+
+def parts_of(measured: Measured) -> Iterator[tuple[str, Part]]:
+    """(place, part) of everything that was measured."""
+    for name, parts in (("fresh", measured.fresh), ("adding", measured.adding)):
+        for place in ("front", "first", "tail", "embedding"):
+            yield f"{name}.{place}", getattr(parts, place)
+        for number, layers in enumerate(parts.layers):
+            yield f"{name}.layers[{number}]", layers.part
