@@ -29,7 +29,16 @@ def component_of(row: Mapping[str, Any]) -> Component | None:
     """The component of a published row, or None if it is something else."""
     if not str(row.get("workload", "")).startswith("component:") and row.get("scope") != "loss-head component":
         return None
-    config: dict[str, Any] = row["model"].get("config") or {}
+    model = row.get("model")
+    if not isinstance(model, dict):
+        return None  # a row of our own, which was skipped
+    try:
+        return _component(row, model.get("config") or {})
+    except KeyError as missing:
+        raise Skip(f"the source leaves out what the value depends on: {missing.args[0]}") from None
+
+
+def _component(row: Mapping[str, Any], config: Mapping[str, Any]) -> Component | None:
     card = next((fields for name, fields in _CARDS.items() if name in (row["gpu"] or "")), None)
     if card is None:
         return None
@@ -55,7 +64,7 @@ def _version(row: Mapping[str, Any]) -> str:
     return str(row.get("engine_version") or row["notes"].rstrip(".")).rpartition("liger ")[2]
 
 
-def _logits(workload: str, code: str, config: dict[str, Any], card: dict[str, Any]) -> Component:
+def _logits(workload: str, code: str, config: Mapping[str, Any], card: dict[str, Any]) -> Component:
     """A loss on logits that exist: no matrix is multiplied, so there is no handle of cuBLAS."""
     plain = workload == "cross_entropy"
     return Component(

@@ -18,7 +18,10 @@ from vramcast.errors import Refused
 
 def read_run(row: Row, method: Method) -> Iterator[Reading]:
     """Every reading of a run, in its order."""
-    predict = _predictor(row, method)
+    try:
+        predict = _predictor(row, method)
+    except Skip as skip:
+        predict = _refusing(skip)
     for reading in row.readings or ():
         known = _known(row, reading)
         try:
@@ -67,6 +70,13 @@ def _predictor(row: Row, method: Method) -> Callable[[Reading, Mapping[str, Any]
         run = Training(row, method.phases)
         return lambda known, reading: run.predict(known, reading.get("capacity_bytes"))
     return lambda known, reading: inference.predict(row, known)
+
+
+def _refusing(skip: Skip) -> Callable[[Reading, Mapping[str, Any]], Reading]:
+    def predict(known: Reading, reading: Mapping[str, Any]) -> Reading:
+        raise skip
+
+    return predict
 
 
 def _workload(row: Row) -> str:
