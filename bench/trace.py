@@ -48,7 +48,9 @@ def timed(name: str, asked: Question, limit: float) -> float:
     start = time.perf_counter()
     replay(recording, parse(""))
     replayed = time.perf_counter() - start
-    print(f"{name:<44}{taken:7.2f} s   limit {limit:4.1f} s   replay {replayed:5.2f} s   {len(recording.events)} events")
+    print(
+        f"{name:<44}{taken:7.2f} s   limit {limit:4.1f} s   replay {replayed:5.2f} s   {len(recording.events)} events"
+    )
     return taken
 
 

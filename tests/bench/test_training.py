@@ -14,7 +14,7 @@ from vramcast.bench.counters import QUANTITIES, read
 from vramcast.bench.jobs import Skip
 from vramcast.bench.ranges import between_of
 from vramcast.bench.stacks import facts_of
-from vramcast.bench.training import phases_of
+from vramcast.bench.method import Method, phases_of
 from vramcast.errors import Refused, refuse
 from vramcast.types.job import Understanding
 from vramcast.types.result import PhaseBytes
@@ -111,7 +111,7 @@ def test_cards(gpu: str | None, card: str | None) -> None:
         ({"lora": {"rank": 8, "method_config": {"peft_type": "VERA"}}}, "not modelled yet: training with PEFT's VERA"),
         ({"tuning": "galore"}, "refused: tuning: 'galore' is not one of: full, lora, qlora, frozen"),
         ({"stack": "megatron"}, "refused: unknown framework 'megatron'"),
-        ({"workload": "component:cross_entropy"}, "a single operator, no job"),
+        ({"workload": "component:cross_entropy"}, "the source leaves out what the value depends on: B"),
         ({"workload": "grpo"}, "not modelled yet: grpo"),
         ({"model": {"name": "nobody/knows"}}, "the catalogue has no model 'nobody/knows'"),
         ({"model": {"name": "Qwen3-30B-A3B"}, "lora": {"rank": 8, "targets": "all-linear"}},
@@ -249,7 +249,7 @@ def test_no_reading_is_dropped() -> None:
         raise refuse("asked and refused")
 
     files = [RUNS / "training.jsonl", RUNS / "tesla_t4.jsonl"]
-    answer = bench([str(file) for file in files], nothing)
+    answer = bench([str(file) for file in files], Method(nothing))
     rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 643 + 58
     assert len(answer.rows) == sum(len(row["readings"]) for row in rows)

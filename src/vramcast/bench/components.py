@@ -8,7 +8,7 @@ plain torch's readings leave, where nothing else is unknown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -18,10 +18,15 @@ from vramcast.bench.reading import Reading
 from vramcast.trace.component import Component
 from vramcast.units import MIB
 
-_CARDS: dict[str, dict[str, Any]] = {
-    "A100": {"capability": "8.0", "cublas_bytes": 8_519_680},
-    "H100": {"capability": "9.0", "cublas_bytes": 32 * MIB},
-}
+
+class Card(NamedTuple):
+    """What kernels depend on."""
+
+    capability: str
+    cublas_bytes: int
+
+
+_CARDS = {"A100": Card("8.0", 8_519_680), "H100": Card("9.0", 32 * MIB)}
 _PAIRS = ("orpo", "cpo", "simpo")
 
 
@@ -29,17 +34,16 @@ def component_of(row: Mapping[str, Any]) -> Component | None:
     """The component of a published row, or None if it is something else."""
     if not str(row.get("workload", "")).startswith("component:") and row.get("scope") != "loss-head component":
         return None
-    model = row.get("model")
-    if not isinstance(model, dict):
+    if not isinstance(row.get("model"), dict):
         return None  # a row of our own, which was skipped
     try:
-        return _component(row, model.get("config") or {})
+        return _component(row, row["model"].get("config") or {})
     except KeyError as missing:
         raise Skip(f"the source leaves out what the value depends on: {missing.args[0]}") from None
 
 
 def _component(row: Mapping[str, Any], config: Mapping[str, Any]) -> Component | None:
-    card = next((fields for name, fields in _CARDS.items() if name in (row["gpu"] or "")), None)
+    card = next((known for name, known in _CARDS.items() if name in (row["gpu"] or "")), None)
     if card is None:
         return None
     workload = row["workload"].removeprefix("component:")
@@ -49,7 +53,8 @@ def _component(row: Mapping[str, Any], config: Mapping[str, Any]) -> Component |
     if workload == "fused_moe":
         return Component(
             kind="moe", code=code, sequences=1, length=config["T"], hidden=config["H"], experts=config["E"],
-            chosen=config["K"], intermediate=config["intermediate_dim"], **card,
+            chosen=config["K"], intermediate=config["intermediate_dim"], capability=card.capability,
+            cublas_bytes=card.cublas_bytes,
         )  # fmt: skip
     if workload == "fused_linear_cross_entropy":
         return _head("linear_cross_entropy", code, _version(row), 1, config["BT"], config["H"], config["V"], card)
@@ -64,26 +69,26 @@ def _version(row: Mapping[str, Any]) -> str:
     return str(row.get("engine_version") or row["notes"].rstrip(".")).rpartition("liger ")[2]
 
 
-def _logits(workload: str, code: str, config: Mapping[str, Any], card: dict[str, Any]) -> Component:
+def _logits(workload: str, code: Any, config: Mapping[str, Any], card: Card) -> Component:
     """A loss on logits that exist: no matrix is multiplied, so there is no handle of cuBLAS."""
     plain = workload == "cross_entropy"
     return Component(
-        kind="cross_entropy" if plain else "vocab_parallel_cross_entropy", code=code,  # type: ignore[arg-type]
+        kind="cross_entropy" if plain else "vocab_parallel_cross_entropy", code=code,
         sequences=config["B"] if plain else config["S"], length=config["T"] if plain else config["B"],
-        vocab=config["V"], dtype="fp32" if plain else "bf16", keeps_gradients=plain, **{**card, "cublas_bytes": 0},
+        vocab=config["V"], dtype="fp32" if plain else "bf16", keeps_gradients=plain, capability=card.capability,
     )  # fmt: skip
 
 
 def _head(
-    kind: str, code: str, version: str, sequences: int, length: int, hidden: int, vocab: int, card: dict[str, Any]
+    kind: Any, code: Any, version: str, sequences: int, length: int, hidden: int, vocab: int, card: Card
 ) -> Component:
     head, row = 2 * vocab * hidden, 2 * hidden
     left = 5 * head + 15 * length * row if kind == "kto" else 2 * head + 10 * length * row if kind in _PAIRS else 0
     return Component(
         kind=kind, code=code, version=version, sequences=sequences, length=length, hidden=hidden, vocab=vocab,
         unused_heads=2 if kind in ("kto", "grpo", "dpo") else 1, left_bytes=left, input_learns=kind != "kto",
-        wide_logits=length != 4096, **card,  # the first runs, at 4096, were of a script that kept 16 bits
-    )  # type: ignore[arg-type] # fmt: skip
+        capability=card.capability, cublas_bytes=card.cublas_bytes,
+    )  # fmt: skip
 
 
 def predict(component: Component, reading: Reading, method: Method) -> Reading:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vramcast.cli.output import coloured, print_json
@@ -15,7 +16,7 @@ from vramcast.types.job import Understanding
 if TYPE_CHECKING:
     from vramcast.bench.method import Method
     from vramcast.trace import Judged, Traced
-    from vramcast.types.result import Forecast
+    from vramcast.types.result import Forecast, PhaseBytes
 
 
 def trace_options(parser: argparse.ArgumentParser) -> None:
@@ -46,10 +47,11 @@ def traced_method(options: argparse.Namespace) -> Generator[Method]:
 
     cache = None if options.no_cache else Cache()
     with Child() as child, progress() as tell:
-        yield Method(
-            lambda job: trace(job, child, tell=tell, cache=cache).judged.phases,
-            lambda component: component_peak(component, child),
-        )
+
+        def phases(job: Understanding) -> list[PhaseBytes]:
+            return trace(job, child, tell=tell, cache=cache).judged.phases
+
+        yield Method(phases, partial(component_peak, child=child))
 
 
 def run_trace(options: argparse.Namespace) -> int:
