@@ -44,11 +44,19 @@ def check_measured(job: Resolved, seat: Seat) -> None:
     if found is None:
         for path, said, known in _modes(measurement, modes_of(seat)):
             _differs(mistakes, job, path, said, known)
-    elif not found.shortest <= job.settings.seq_len <= found.longest:
-        _differs(mistakes, job, "seq_len", f"{job.settings.seq_len:,}", f"{found.shortest:,} to {found.longest:,}")
+    else:
+        _check_sizes(mistakes, job, found)
     if mistakes.found:
         mistakes.found[-1].context["measure"] = _command(job)
     mistakes.done()
+
+
+def _check_sizes(mistakes: Mistakes, job: Resolved, found: Measured) -> None:
+    length, sequences = job.settings.seq_len, job.settings.micro_batch
+    if not found.shortest <= length <= found.longest:
+        _differs(mistakes, job, "seq_len", f"{length:,}", f"{found.shortest:,} to {found.longest:,}")
+    if sequences < found.fewest or (found.most and sequences > found.most):
+        _differs(mistakes, job, "micro_batch", str(sequences), str(found.most or f"{found.fewest} or more"))
 
 
 def _differs(mistakes: Mistakes, job: Resolved, path: str, said: str, known: str) -> None:

@@ -107,9 +107,11 @@ def measured_ends(seat: Seat) -> EndPass:
     forward, middle, over = parts.front.borders
     _, loss, backward = parts.tail.borders
     inputs = front.alive(over, "batch")
+    batch = front.alive(middle, "batch")
+    begun = total(front.alive(forward, kind) for kind in ("activation", "output", "batch"))
     return EndPass(
         inputs=inputs,
-        tables=front.alive(middle, "batch") - inputs,
+        tables=batch - inputs,
         hidden=total(size for tensor, size in front.sized if tensor.kind == "output"),
         loss=tail.peak(loss, backward),
         casts=tail.alive(backward, "cast"),
@@ -119,7 +121,7 @@ def measured_ends(seat: Seat) -> EndPass:
         embedding_gradient=embedding.left("gradient"),
         logits=total(size for tensor, size in tail.sized if tensor.born < backward and tensor.dies == NEVER),
         leaf=front.alive(middle, "activation"),
-        front=front.alive(forward, "activation") + front.alive(forward, "output"),
+        front=begun - batch,
     )
 
 

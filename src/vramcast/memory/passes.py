@@ -14,7 +14,7 @@ from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.head import Model
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape
-from vramcast.num import Size, total
+from vramcast.num import Size, total, worst
 
 
 class BlockPass(NamedTuple):
@@ -263,11 +263,23 @@ def _loss(ops: Model, normed: Any) -> Any:
 
 
 def _embedding(seat: Seat) -> tuple[Size, Size]:
-    """(the embedding's gradient, most alive while it is made); a tied head has made the gradient already."""
+    """(the embedding's gradient, most alive while it is made); a tied head has made the gradient already.
+
+    Autograd adds the two: into the head's, unless that is a transposed view, as the plain product's is. Then the sum is
+    a tensor of its own (torch/csrc/autograd/input_buffer.cpp, accumulate).
+    """
     ops = Model(Tape(records=True, accumulates=seat.keeps_gradients or seat.arch.tied), seat)
     out = ops.embed()
     start = len(ops.tape.steps)
     gradient = ops.tape.like(out, "hidden gradient")
     ops.tape.drop(out)
     ops.tape.backward(out, gradient)
-    return ops.tape.alive("gradient", start), ops.tape.peak(start)
+    peak = ops.tape.peak(start)
+    if seat.arch.tied and seat.tuning == "full" and seat.loss == "full" and not seat.autocast:
+        peak = worst(peak, 2 * tied_gradient(seat))
+    return ops.tape.alive("gradient", start), peak
+
+
+def tied_gradient(seat: Seat) -> Size:
+    """One gradient of the table that embedding and head share."""
+    return seat.arch.dims.vocab * seat.arch.dims.hidden * BYTES[seat.weights_dtype]

@@ -72,8 +72,11 @@ class Measured(Struct, frozen=True, kw_only=True):
     modes: dict[str, str]
     """path → value, of all that decides what is allocated"""
     shortest: int
-    """tokens of a sequence, the least and the most that were run"""
     longest: int
+    """tokens of a sequence, the least and the most that were run"""
+    fewest: int
+    most: int
+    """sequences; 0: any number"""
     fresh: Parts
     """a micro-batch whose gradients are the first"""
     adding: Parts

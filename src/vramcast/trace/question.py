@@ -36,7 +36,7 @@ class Adapters(Struct, frozen=True, kw_only=True):
 
 
 class Packed(Struct, frozen=True, kw_only=True):
-    """A base that bitsandbytes packs while it loads."""
+    """A base that bitsandbytes packs."""
 
     kind: str
     """nf4, fp4 or int8"""
@@ -45,6 +45,10 @@ class Packed(Struct, frozen=True, kw_only=True):
     compute_dtype: str
     rest_dtype: str
     """dtype of embedding, norms and head, after `prepare_model_for_kbit_training` if that runs"""
+    ready: bool = False
+    """the checkpoint is packed already"""
+    clears_cache: bool | None = None
+    """`prepare_model_for_kbit_training` gives cached memory back at its end; None: as the installed PEFT does"""
 
 
 class Question(Struct, frozen=True, kw_only=True, tag="job"):
@@ -163,7 +167,7 @@ def question_of(job: Resolved, config: dict[str, Any], *, trust_remote_code: boo
         autocast=settings.autocast,
         tuning="lora" if adapted else "full",
         adapters=_adapters(settings) if adapted else None,
-        packed=_packed(settings),
+        packed=_packed(settings, config),
         sequences=settings.micro_batch,
         seq_len=total_len(settings),
         scored_len=scored_len(settings, job.recipe),
@@ -235,7 +239,7 @@ def _adapters(settings: Settings) -> Adapters:
     )
 
 
-def _packed(settings: Settings) -> Packed | None:
+def _packed(settings: Settings, config: dict[str, Any]) -> Packed | None:
     if settings.quant_kind == "none":
         return None
     return Packed(
@@ -244,4 +248,5 @@ def _packed(settings: Settings) -> Packed | None:
         storage=settings.quant_storage or "uint8",
         compute_dtype=settings.quant_compute_dtype or settings.weights_dtype,
         rest_dtype=settings.quant_rest_dtype or settings.weights_dtype,
+        ready="quantization_config" in config,
     )

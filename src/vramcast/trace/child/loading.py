@@ -54,7 +54,7 @@ def load(model: Any, packed: Packed | None, mode: FakeTensorMode, tracker: Track
             entry = entries[index]
             with _running(tracker, entry):
                 if arrives:
-                    waiting[index] = torch.empty(entry.meta.shape, dtype=entry.meta.dtype)
+                    waiting[index] = _staged(entry, packed, tracker)
                 else:
                     made[id(entry.meta)] = _settled(entry, waiting.pop(index), packed, tracker)
     _put(model, made)
@@ -75,8 +75,8 @@ def move(model: Any, mode: FakeTensorMode, tracker: Tracker) -> None:
 def adapters(model: Any, dtypes: Sequence[torch.dtype], mode: FakeTensorMode, tracker: Tracker) -> None:
     """Make the adapters of a model on the meta device, all in the first dtype, and cast them one after the other.
 
-    Source: peft/tuners/tuners_utils.py _move_adapter_to_device_of_base_layer: the dtype of the base, but fp32 on a packed
-    one; cast_adapter_dtype: then fp32. trl/trainer/sft_trainer.py: bf16 on a packed base.
+    Source: peft/tuners/tuners_utils.py _move_adapter_to_device_of_base_layer: in the dtype of the base, on a packed one
+    in fp32; cast_adapter_dtype: then fp32. trl/trainer/sft_trainer.py: bf16 on a packed base.
     """
     made: dict[int, Any] = {}
     with mode, tracker:
@@ -140,6 +140,14 @@ def _warm_up(entries: list[Entry], packed: Packed | None) -> None:
         for entry in entries
     )
     torch.empty(size // 2, dtype=torch.float16)
+
+
+def _staged(entry: Entry, packed: Packed | None, tracker: Tracker) -> torch.Tensor:
+    """A tensor as a thread puts it onto the card; of a packed checkpoint that is the parameter itself."""
+    if packed is not None and packed.ready and entry.packed:
+        with tracker.paused():
+            return torch.empty(entry.meta.shape, dtype=entry.meta.dtype)
+    return torch.empty(entry.meta.shape, dtype=entry.meta.dtype)
 
 
 def _settled(entry: Entry, staged: torch.Tensor, packed: Packed | None, tracker: Tracker) -> Any:

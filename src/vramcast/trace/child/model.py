@@ -115,7 +115,7 @@ def _load(model: Any, question: Question, mode: FakeTensorMode, tracker: Tracker
         return
     load(model, packed, mode, tracker)
     if packed is not None:
-        prepare(model, DTYPES[packed.rest_dtype], mode, tracker)
+        prepare(model, packed, DTYPES[packed.rest_dtype], mode, tracker)
 
 
 def _make_adapters(model: Any, question: Question, mode: FakeTensorMode, tracker: Tracker) -> None:

@@ -21,25 +21,14 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def pack(model: Any, packed: Packed, loaded: torch.dtype, compute: torch.dtype) -> None:
-    """Replace the linear layers by packed ones, in place and without weights: Transformers' own quantizer chooses them.
+    """Replace linear layers by packed ones, in place and without weights; Transformers' own quantizer chooses them.
 
-    Source: transformers/modeling_utils.py from_pretrained: replaced on the meta device, under the dtype of the weights.
+    Source: transformers/modeling_utils.py from_pretrained: on the meta device, under the dtype of the weights.
     """
-    from transformers import BitsAndBytesConfig
     from transformers.quantizers.auto import AutoHfQuantizer
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it tells of every cast
-    if packed.kind == "int8":
-        config = BitsAndBytesConfig(load_in_8bit=True)
-    else:
-        config = BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type=packed.kind,
-            bnb_4bit_compute_dtype=compute,
-            bnb_4bit_use_double_quant=packed.double,
-            bnb_4bit_quant_storage=_STORAGE[packed.storage],
-        )
-    quantizer = AutoHfQuantizer.from_config(config, pre_quantized=False)
+    quantizer = AutoHfQuantizer.from_config(_config(packed, compute), pre_quantized=False)
     usual = torch.get_default_dtype()
     torch.set_default_dtype(loaded)
     try:
@@ -50,8 +39,22 @@ def pack(model: Any, packed: Packed, loaded: torch.dtype, compute: torch.dtype) 
         torch.set_default_dtype(usual)
 
 
+def _config(packed: Packed, compute: torch.dtype) -> Any:
+    from transformers import BitsAndBytesConfig
+
+    if packed.kind == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=packed.kind,
+        bnb_4bit_compute_dtype=compute,
+        bnb_4bit_use_double_quant=packed.double,
+        bnb_4bit_quant_storage=_STORAGE[packed.storage],
+    )
+
+
 def is_packed(module: torch.nn.Module, name: str) -> bool:
-    """Whether a parameter of a module is packed while it is loaded."""
+    """Whether a parameter of a module is packed."""
     from bitsandbytes.nn import Linear4bit, Linear8bitLt
 
     return name == "weight" and isinstance(module, (Linear4bit, Linear8bitLt))
@@ -63,44 +66,40 @@ def packed_bytes(packed: Packed, count: int) -> int:
 
 
 def packed_weight(module: Any, staged: torch.Tensor, packed: Packed, tracker: Tracker) -> torch.nn.Parameter:
-    """The parameter of a packed layer, made of a weight in its own dtype. Run under the tracker: what bitsandbytes makes
-    on the way is recorded.
+    """The parameter of a packed layer, made of a weight in its own dtype, and the statistics that it brings.
 
-    A fake tensor cannot be bitsandbytes' own class of parameters, so it is one of PyTorch's with the attributes that
-    layers ask for.
+    What bitsandbytes makes on the way is recorded, unless the checkpoint was packed before. A fake tensor cannot be of
+    bitsandbytes' own class of parameters: it is one of PyTorch's, with the attributes that layers ask for.
     """
-    if packed.kind == "int8":
-        return _eight_bits(staged, tracker)
-    return _four_bits(module, staged, tracker)
+    make = _eight_bits if packed.kind == "int8" else _four_bits
+    if packed.ready:
+        with tracker.paused():
+            parameter, parts = make(module, staged)
+    else:
+        parameter, parts = make(module, staged)
+    for part in parts:
+        tracker.track(part, "packed weight", "weight")
+    return parameter
 
 
-def _four_bits(module: Any, staged: torch.Tensor, tracker: Tracker) -> torch.nn.Parameter:
+def _four_bits(module: Any, staged: torch.Tensor) -> tuple[torch.nn.Parameter, list[torch.Tensor]]:
     """Source: bitsandbytes/nn/modules.py Params4bit._quantize; transformers/integrations/bitsandbytes.py
     Bnb4bitQuantize.convert."""
     from bitsandbytes import functional
 
     old = module.weight
-    weight, state = functional.quantize_4bit(
-        staged,
-        blocksize=old.blocksize,
-        compress_statistics=old.compress_statistics,
-        quant_type=old.quant_type,
-        quant_storage=old.quant_storage,
-    )
+    names = ("blocksize", "compress_statistics", "quant_type", "quant_storage")
+    weight, state = functional.quantize_4bit(staged, **{name: getattr(old, name) for name in names})
     parameter: Any = torch.nn.Parameter(weight, requires_grad=False)
+    for name in names:
+        setattr(parameter, name, getattr(old, name))
     parameter.quant_state = module.quant_state = state
     parameter.bnb_quantized = True
-    parameter.blocksize, parameter.quant_type, parameter.quant_storage = old.blocksize, old.quant_type, old.quant_storage
-    parameter.compress_statistics = old.compress_statistics
-    parts = [weight, state.absmax, state.code]
-    if state.nested:
-        parts += [state.offset, state.state2.absmax, state.state2.code]
-    for part in parts:
-        tracker.relabel(part, "weight")
-    return parameter
+    nested = [state.offset, state.state2.absmax, state.state2.code] if state.nested else []
+    return parameter, [weight, state.absmax, state.code, *nested]
 
 
-def _eight_bits(staged: torch.Tensor, tracker: Tracker) -> torch.nn.Parameter:
+def _eight_bits(module: Any, staged: torch.Tensor) -> tuple[torch.nn.Parameter, list[torch.Tensor]]:
     """The weight goes to the host and comes back in fp16 to be quantised.
 
     Source: bitsandbytes/nn/modules.py Int8Params._quantize; transformers/integrations/bitsandbytes.py
@@ -112,27 +111,28 @@ def _eight_bits(staged: torch.Tensor, tracker: Tracker) -> torch.nn.Parameter:
     codes, scales, _ = functional.int8_vectorwise_quant(half)
     parameter: Any = torch.nn.Parameter(codes, requires_grad=False)
     parameter.CB, parameter.SCB, parameter.has_fp16_weights = codes, scales, False
-    for part in (codes, scales):
-        tracker.relabel(part, "weight")
-    return parameter
+    return parameter, [codes, scales]
 
 
-def prepare(model: Any, rest: torch.dtype, mode: FakeTensorMode, tracker: Tracker) -> None:
+def prepare(model: Any, packed: Packed, rest: torch.dtype, mode: FakeTensorMode, tracker: Tracker) -> None:
     """What is not packed becomes `rest`, one parameter after the other.
 
-    Source: peft/utils/other.py prepare_model_for_kbit_training; from 0.20 on it also empties the cache.
+    Source: peft/utils/other.py prepare_model_for_kbit_training; from 0.20 on it empties the cache then.
     """
     from peft import prepare_model_for_kbit_training
 
     halves = [
         parameter
         for parameter in model.parameters()
-        if parameter.dtype in _HALF and parameter.dtype != rest and not parameter.requires_grad
-        and not hasattr(parameter, "quant_state")
+        if parameter.dtype in _HALF and parameter.dtype != rest and not hasattr(parameter, "quant_state")
+        and not parameter.is_meta
     ]  # fmt: skip
     with mode, tracker:
         for parameter in halves:
             parameter.data = parameter.data.to(rest)
             tracker.relabel(parameter, "weight")
-    if halves and "auto_clear_cache" in signature(prepare_model_for_kbit_training).parameters:
+    clears = packed.clears_cache
+    if clears is None:
+        clears = "auto_clear_cache" in signature(prepare_model_for_kbit_training).parameters
+    if halves and clears:
         tracker.empty_cache()

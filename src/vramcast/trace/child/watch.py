@@ -21,6 +21,8 @@ class Watch:
         self.started = 0
         """the first storage of this forward"""
         self.count = len(parts.blocks)
+        self.head_follows = any(list(lists) == parts.blocks for lists in _lists(parts.backbone))
+        """whether the last block is behind everything but the head: not in a model that also sees or hears"""
         for name, module in parts.model.named_modules():
             module.register_forward_pre_hook(self._enter(name))
             module.register_forward_hook(self._leave, always_call=True)
@@ -75,6 +77,8 @@ class Watch:
             self.tracker.enter_block(NO_BLOCK)
             if hidden is not None:
                 self._on_gradient(hidden, instant, index)
+            if index + 1 == self.count and self.head_follows:
+                self.mark("loss", "head")
 
         return leave
 
@@ -86,6 +90,10 @@ class Watch:
     def _leave_backbone(self, module: Any, args: Any, output: Any) -> None:
         if self.tracker.phase == "forward":
             self.mark("loss", "head")
+
+
+def _lists(backbone: torch.nn.Module) -> list[torch.nn.ModuleList]:
+    return [child for child in backbone.children() if isinstance(child, torch.nn.ModuleList) and len(child)]
 
 
 def _hidden(*values: Any) -> torch.Tensor | None:

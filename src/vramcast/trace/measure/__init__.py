@@ -8,8 +8,8 @@ from typing import NamedTuple
 from msgspec import structs
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.catalog.models import model_config
-from vramcast.errors import refuse
+from vramcast.catalog.models import ModelRow, model_config
+from vramcast.errors import Refused, refuse
 from vramcast.estimate import Resolved, edited, resolve
 from vramcast.estimate.seats import Seats
 from vramcast.estimate.timeline import timeline
@@ -21,7 +21,7 @@ from vramcast.models.saved import SavedArch, content_of, saved, saved_arch
 from vramcast.trace.judged import Judged
 from vramcast.trace.measure.cut import Cut, CutBatch, cut
 from vramcast.trace.measure.fit import Fitter, difference
-from vramcast.trace.measure.sizes import range_of, sizes_in
+from vramcast.trace.measure.sizes import Range, range_of, sizes_in
 from vramcast.trace.question import ALSO, Question, question_of
 from vramcast.trace.recording import Recording
 from vramcast.types.job import Understanding
@@ -53,24 +53,38 @@ def measure(said: Understanding, record: Record, *, trust_remote_code: bool = Fa
     row = model_config(str(job.settings.model))
     _check(job)
     known = range_of(row.config, job.settings.seq_len, int(job.arch.max_len), row.where)
-    variants: list[Measured] = []
-    recording: Recording | None = None
-    for recompute in _recomputes(job):
-        one = resolve(edited(said, {"recompute": recompute}, "traced both ways"), ALSO, programs=False)
-        question = question_of(one, row.config, trust_remote_code=trust_remote_code)
-        sizes = sizes_in(known, one.recipe.tile_tokens if one.settings.loss == "fused" else 0)
-        recordings = [record(_sized(question, size)) for size in sizes]
-        recording = recordings[0]
-        _check_parameters(one, recording)
-        modes = modes_of(Seats(one, "policy").base)
-        fresh, adding = _batches([cut(each) for each in recordings], sizes, int(job.arch.dims.layers))
-        variants.append(
-            Measured(modes=modes, shortest=known.shortest, longest=known.longest, fresh=fresh, adding=adding)
-        )
-    assert recording is not None  # there is always one way
-    framework = str(job.facts["framework"].value)
-    measurement = Measurement(framework=framework, source=recording.versions, variants=tuple(variants))
+    ways = [_Way(said, recompute, row, record, trust_remote_code) for recompute in _recomputes(job)]
+    variants = tuple(way.measured(known) for way in ways)
+    measurement = Measurement(
+        framework=str(job.facts["framework"].value), source=ways[0].versions, variants=variants
+    )
     return saved(row.id, row.config, job.arch, measurement)
+
+
+class _Way:
+    """A job with one way of recomputing, traced at several sizes."""
+
+    def __init__(self, said: Understanding, recompute: str, row: ModelRow, record: Record, trusts: bool) -> None:
+        self.job = resolve(edited(said, {"recompute": recompute}, "traced both ways"), ALSO, programs=False)
+        self.question = question_of(self.job, row.config, trust_remote_code=trusts)
+        self.record = record
+        self.versions: dict[str, str] = {}
+
+    def measured(self, known: Range) -> Measured:
+        """What was measured; where one sequence is run in another way than several, of those that the job has."""
+        try:
+            return self._at(known)
+        except Refused:
+            return self._at(known.around(self.job.settings.micro_batch))
+
+    def _at(self, known: Range) -> Measured:
+        sizes = sizes_in(known, self.job.recipe.tile_tokens if self.job.settings.loss == "fused" else 0)
+        recordings = [self.record(_sized(self.question, size)) for size in sizes]
+        self.versions = recordings[0].versions
+        _check_parameters(self.job, recordings[0])
+        fresh, adding = _batches([cut(each) for each in recordings], sizes, int(self.job.arch.dims.layers))
+        modes = modes_of(Seats(self.job, "policy").base)
+        return Measured(modes=modes, **known._asdict(), fresh=fresh, adding=adding)
 
 
 def apart(file: SavedArch, said: Understanding, judged: Judged, name: str) -> Apart:

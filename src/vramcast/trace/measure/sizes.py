@@ -10,16 +10,24 @@ from vramcast.models.types import family_of
 
 _LEAST, _MOST = 16, 131_072
 """tokens of a sequence, where the model says nothing"""
-_SEQUENCES = (2, 1, 3, 11, 17)
 _SCORED = (100, 1000, 2600, 3500, 5100, 7700)
 """labelled tokens: a fused head needs at most two tiles of 4096, on either side of it"""
+_SEQUENCES = (2, 1, 3, 11, 17, 2)
 
 
 class Range(NamedTuple):
-    """Tokens of a sequence between which nothing but sizes changes."""
+    """Sizes between which nothing but sizes changes."""
 
     shortest: int
     longest: int
+    """tokens of a sequence"""
+    fewest: int = 1
+    most: int = 0
+    """sequences; 0: any number"""
+
+    def around(self, sequences: int) -> Range:
+        """Where one sequence is run in another way than several: those of the job."""
+        return self._replace(most=1) if sequences == 1 else self._replace(fewest=2)
 
 
 def range_of(config: dict[str, Any], length: int, longest: int, source: str) -> Range:
@@ -44,17 +52,17 @@ def _windows(config: dict[str, Any], source: str) -> list[int]:
 
 def sizes_in(known: Range, tile: int) -> list[Sizes]:
     """Six sizes of a range: both ends, and lengths that are no multiples of what kernels pad to."""
-    lengths = _lengths(known.shortest, known.longest)
     found: list[Sizes] = []
-    for number, (length, target) in enumerate(zip(lengths, _SCORED, strict=True)):
-        sequences = max(_SEQUENCES[number % len(_SEQUENCES)], -(-target // max(length - 1, 1)) if number > 3 else 1)
+    for length, target, count in zip(_lengths(known.shortest, known.longest), _SCORED, _SEQUENCES, strict=True):
+        needed = -(-target // max(length - 1, 1)) if target > 3000 else 1
+        sequences = known.most or max(count, known.fewest, needed)
         scored = max(min(length - 1, target // sequences), 1)
         found.append(Sizes(sequences, length, scored, tile))
     return found
 
 
 def _lengths(shortest: int, longest: int) -> list[int]:
-    """Six lengths, evenly in ratio; the inner ones are 8 more than a multiple of 32 where there is room."""
+    """Six lengths, evenly in ratio; the inner ones are 8, 16 or 24 more than a multiple of 32 where there is room."""
     ratio = (longest / shortest) ** (1 / (len(_SCORED) - 1))
     found = [shortest]
     for number in range(1, len(_SCORED) - 1):

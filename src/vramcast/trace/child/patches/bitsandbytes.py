@@ -23,8 +23,8 @@ _PROCESSORS = {
     "6.0": 56, "7.0": 80, "7.5": 40, "8.0": 108, "8.6": 84, "8.9": 128, "9.0": 132, "10.0": 148, "10.3": 148,
     "11.0": 20, "12.0": 170, "12.1": 48,
 }  # fmt: skip
-"""compute capability -> multiprocessors of a usual card that has it (P100, V100, T4, A100, RTX 3090 Ti, RTX 4090, H100,
-B200, B300, Thor, RTX 5090, GB10): they decide whether a product of few rows runs in a fused kernel, from 5 rows to 1536"""
+"""compute capability -> multiprocessors of a usual card (P100, V100, T4, A100, RTX 3090 Ti, RTX 4090, H100, B200, B300,
+Thor, RTX 5090, GB10): with the shape they decide whether a product of 5 to 1536 rows runs in a fused kernel"""
 
 
 def _is_packed(question: Question) -> bool:
@@ -69,7 +69,7 @@ def _set(owner: Any, **values: Any) -> Iterator[None]:
 
 
 def _functions(backend: str, capability: str) -> dict[str, Callable[..., Any]]:
-    """Operator -> its function in a backend, whose module is run once more for them, with nothing compiled behind it."""
+    """Operator -> its function in a backend: the module is run once more, with nothing compiled behind it."""
     from bitsandbytes import _ops, cextension
 
     found: dict[str, Callable[..., Any]] = {}
@@ -106,8 +106,6 @@ def _functions(backend: str, capability: str) -> dict[str, Callable[..., Any]]:
 
 def _kernels(question: Question) -> dict[Any, Stand]:
     """Every operator answers as CUDA's backend does, or as the one for all devices where that has none."""
-    import bitsandbytes  # noqa: F401  its operators are defined
-
     functions = _functions("default", question.capability) | _functions("cuda", question.capability)
     stands: dict[Any, Stand] = {}
     for operator, function in functions.items():
