@@ -41,14 +41,16 @@ def answer(
     pool: Pool | None,
     cards: list[Card],
     *,
+    formulas: bool = True,
     verdict: Verdict | None = None,
     warnings: Sequence[str] = (),
 ) -> Forecast:
-    """The answer that a timeline gives, whoever made it. `verdict`: one that is known better than from sums."""
+    """The answer that a timeline gives, of the formulas or of a trace. `verdict`: one that is known better than from
+    sums."""
     capacity = capacity_of(job)
     group = Group(
         name="all",
-        roles=list(roles_of(job)),
+        roles=list(dict.fromkeys(role for phase in phases for role in phase.states)),
         gpu=job.gpu.id if job.card_named else None,
         gpus=job.settings.gpus,
         capacity_bytes=capacity,
@@ -64,7 +66,7 @@ def answer(
         job=job.job.to_file(),
         peak=peak,
         groups=[group],
-        nodes=nodes(job),
+        nodes=nodes(job) if formulas else [],
         cards=cards,
         assumptions=job.assumptions,
         unread=job.unread,

@@ -48,6 +48,7 @@ EXTENTS: dict[str, Callable[[Sizes], Size]] = {
     "tokens/128": lambda sizes: sizes.sequences * up_to(sizes.seq_len, 128),
     "tokens/32": lambda sizes: sizes.sequences * up_to(sizes.seq_len, 32),
     "sorted": lambda sizes: tabulate(_sorted, sizes.tokens),
+    "sorted positions": lambda sizes: tabulate(_sorted, sizes.seq_len),
     "tile": lambda sizes: at_most(sizes.scored, sizes.tile),
     "next tile": _next_tile,
     "more tiles": lambda sizes: at_most(1, _next_tile(sizes)),

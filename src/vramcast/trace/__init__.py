@@ -57,7 +57,7 @@ def trace(
     settings = parse(job.settings.allocator, "allocator")
     recording = record(question, child, tell=tell, cache=cache)
     judged = judge(recording, settings, job.gpu, capacity_of(job))
-    told = answer(job, judged.phases, None, [], verdict=judged.verdict, warnings=judged.warnings)
+    told = answer(job, judged.phases, None, [], formulas=False, verdict=judged.verdict, warnings=judged.warnings)
     return Traced(job, question, judged, told)
 
 

@@ -124,7 +124,7 @@ class OwnStep(Struct, frozen=True, kw_only=True, tag="own"):
 
 Asked: TypeAlias = Question | OwnStep | Component
 TRACED: dict[str, tuple[Any, ...]] = {
-    "algorithm": ("sft", "pretrain"),
+    "algorithm": ("sft", "pretrain", "dpo", "grpo"),
     "gpus": (1,),
     "tuning": ("full", "lora", "qlora"),
     "quant.kind": ("none", "nf4", "fp4", "int8"),
@@ -133,6 +133,8 @@ TRACED: dict[str, tuple[Any, ...]] = {
 }
 """values that a trace runs; what the forecast does not know either is refused there"""
 ALSO: dict[str, tuple[Any, ...]] = {
+    "algorithm": ("dpo",),
+    "engine.process": ("server",),
     "attention": ("eager", "math", "cudnn"),
     "fused_kernels": ("liger",),
     "loss": ("fp32", "chunked", "compiled"),
@@ -157,6 +159,7 @@ def question_of(job: Resolved, config: dict[str, Any], *, trust_remote_code: boo
         value = getattr(settings, PATHS[path].attribute)
         if value not in known:
             mistakes.add(f"{path} = {value} is not traced yet", traced=", ".join(map(str, known)), use="vramcast check")
+    _check_generation(settings, mistakes)
     mistakes.done()
     adapted = settings.tuning in ADAPTED
     return Question(
@@ -190,6 +193,16 @@ def question_of(job: Resolved, config: dict[str, Any], *, trust_remote_code: boo
         attention=settings.attention or "flash",
         **workspaces(job.gpu),
     )
+
+
+def _check_generation(settings: Settings, mistakes: Mistakes) -> None:
+    """What generates is not traced, so it must not be on this card."""
+    if settings.algorithm == "grpo" and settings.engine_kind != "none" and settings.engine_process != "server":
+        mistakes.add(
+            f"engine.kind = {settings.engine_kind} beside the trainer is not traced yet: only the learning step is",
+            allowed="engine.process=server, or engine.kind=none",
+            use="vramcast check",
+        )
 
 
 def workspaces(gpu: Gpu) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.memory.passes import EndPass, block_pass, end_pass, first_block_pass, sparse_end_pass
+from vramcast.memory.passes import EndPass, block_pass, end_pass, first_block_pass, sparse_end_pass, tied_gradient
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Interval, term
 from vramcast.num import Size, worst
@@ -91,6 +91,13 @@ def activations_held(seat: Seat) -> Size:
     return first.held + (layers - 1) * block.held
 
 
+def _tied_waits(seat: Seat) -> bool:
+    """Autograd adds a tied weight's two gradients to each other before it adds them to what is there. Measured rows have
+    the one that waits among them."""
+    shared = seat.arch.tied and seat.tuning == "full" and not seat.sharded and seat.arch.block.measured is None
+    return shared and seat.keeps_gradients and seat.state == "backward"
+
+
 def _block_runs(seat: Seat) -> bool:
     if _without_grad(seat):
         return seat.instant in ("last block", "prefill", "decode")
@@ -108,18 +115,20 @@ def activations_block(seat: Seat) -> Size:
     """The working set of the one block that is running: MLP products, attention inputs, fp32 copies in norms.
 
     With `recompute=full` it is a whole block's activations at once, during backward. Without, it is what backward makes
-    for a moment. Freed before the next block.
+    for a moment. Freed before the next block. With accumulation, a tied head's new gradient waits beside it until the
+    embedding's is there.
     """
     block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
     if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
         return 2 * end.hidden + block.forward - block.casts
+    waits = tied_gradient(seat) if _tied_waits(seat) else 0
     match seat.instant:
         case "first block" if seat.state == "backward":
-            return block.backward - block.gradients
+            return block.backward - block.gradients + waits
         case "last block" if seat.state == "backward":
-            return first.backward - first.gradients
+            return first.backward - first.gradients + waits
         case "embedding":
-            return end.embedding - end.embedding_gradient
+            return end.embedding - end.embedding_gradient + waits
         case _:
             return block.forward - block.casts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.memory.passes import block_pass, end_pass, first_block_pass, tied_gradient
+from vramcast.memory.passes import block_pass, end_pass, first_block_pass
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Tensors, term
 from vramcast.memory.units import (
@@ -119,24 +119,16 @@ def gradients(seat: Seat) -> Size:
 
     They appear during backward, last layer first, and are freed after the step. With gradient accumulation they stay
     from one micro-batch to the next, so they also add to the forward, where activations peak. Under FSDP each rank
-    keeps its share, in the dtype of its shard; what a unit has before it is reduced is `gradients.unsharded`. A tied
-    head's new one waits for the embedding's before it is added to those that are there.
+    keeps its share, in the dtype of its shard; what a unit has before it is reduced is `gradients.unsharded`.
     """
     if seat.sharded:
         return _reduced(seat)
     if _complete(seat):
-        waits = tied_gradient(seat) if _tied_waits(seat) else 0
-        return trainable_parameters(seat) * BYTES[trainable_dtype(seat)] + waits
+        return trainable_parameters(seat) * BYTES[trainable_dtype(seat)]
     block, first = block_pass(seat).gradients, first_block_pass(seat).gradients
     done = {"loss": 0, "first block": block}.get(seat.instant)
     learned = (seat.arch.dims.layers - 1) * block + first if done is None else done
     return end_pass(seat).gradients + learned
-
-
-def _tied_waits(seat: Seat) -> bool:
-    """Behind the head, before the embedding's gradient is complete."""
-    behind = seat.state == "backward" and seat.instant != "loss"
-    return behind and seat.keeps_gradients and seat.arch.tied and seat.tuning == "full"
 
 
 def _reduced(seat: Seat) -> Size:
