@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     tracing.add_argument("--snapshot", metavar="FILE", help="write a predicted memory snapshot, for PyTorch's viewer")
     tracing.add_argument("--flame", nargs="?", const="-", metavar="FILE",
                          help="what the peak holds, by module; into FILE as folded stacks")  # fmt: skip
+    tracing.add_argument("--save-arch", metavar="FILE", help="write the traced model, for --model: traces at more sizes")
     trace_options(tracing)
     _formats(tracing)
     benching = verbs.add_parser("bench", help="predicted against measured: the catalogue, or rows of files")
@@ -139,9 +140,9 @@ def _check(options: argparse.Namespace) -> int:
         from vramcast.report.markdown import show_markdown
         from vramcast.report.text import show
 
-        print(show_markdown(answer) if options.markdown else coloured(show(answer)))
+        print(show_markdown(answer) if options.markdown else coloured(show(answer, levers=options.method != "trace")))
     if answer.verdict is None:
-        return 0 if any(card.verdict == "fits" for card in answer.cards) else 1
+        return int(bool(answer.cards) and all(card.verdict != "fits" for card in answer.cards))
     inside = answer.peak.margin_bytes is not None and answer.peak.margin_bytes >= 0
     return 0 if answer.verdict != "does_not_fit" and inside else 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from vramcast.cli.output import coloured, print_json
 from vramcast.cli.said import said
-from vramcast.errors import Refused, refuse
+from vramcast.cli.saving import check_target, save_arch
+from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.types.job import Understanding
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ def run_trace(options: argparse.Namespace) -> int:
     from vramcast.estimate import forecast
     from vramcast.report.trace import show_trace, trace_report
 
+    check_target(options)
+    _check_files(options)
     if options.step:
         return _trace_own(options)
     question = said(options)
@@ -71,6 +75,8 @@ def run_trace(options: argparse.Namespace) -> int:
     report = trace_report(traced, formula, unknown)
     print_json(report) if options.json else print(coloured(show_trace(report, traced)))
     _write_trace(options, traced.judged)
+    if options.save_arch:
+        save_arch(options, question, traced)
     return int(report.verdict == "does_not_fit" or report.out_of_memory is not None)
 
 
@@ -82,7 +88,9 @@ def _trace_own(options: argparse.Namespace) -> int:
     from vramcast.trace import trace_own
     from vramcast.trace.process import Child
 
-    facts = said(options).winners()
+    question = said(options)
+    Mistakes(question.mistakes).done()
+    facts = question.winners()
     if "gpu" not in facts:
         raise refuse("no card given: kernels and workspaces depend on it", use="--gpu NAME")
     if other := sorted(set(facts) - {"gpu", "allocator"}):
@@ -93,7 +101,25 @@ def _trace_own(options: argparse.Namespace) -> int:
     report = own_report(traced)
     print_json(report) if options.json else print(coloured(show_own(report)))
     _write_trace(options, traced.judged)
-    return int(report.verdict == "does_not_fit")
+    return int(report.verdict == "does_not_fit" or traced.judged.failed is not None)
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Before anything is traced.
+
+    Raises:
+        Refused: a file that cannot be, or two answers on standard output.
+    """
+    mistakes = Mistakes()
+    if options.json and options.flame == "-":
+        mistakes.add("--json and --flame would both be on standard output", use="--flame FILE")
+    for flag, path in (("--snapshot", options.snapshot), ("--flame", options.flame)):
+        folder = os.path.dirname(path or "") or "."
+        if not os.path.isdir(folder):
+            mistakes.add(f"{flag} {path}: there is no folder {folder}")
+        elif path and os.path.isdir(path):
+            mistakes.add(f"{flag} {path} is a folder")
+    mistakes.done()
 
 
 def _write_trace(options: argparse.Namespace, judged: Judged) -> None:

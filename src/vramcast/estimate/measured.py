@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from vramcast.errors import Mistakes
+from vramcast.errors import refuse
 from vramcast.estimate.modelled import Also
 from vramcast.memory.measured import modes_of, variant
 from vramcast.memory.seat import Seat
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from vramcast.estimate.resolve import Resolved
 
 ALGORITHMS = ("sft", "pretrain")
+Apart: TypeAlias = tuple[str, str, str]
+"""(path, what the job says, what was measured)"""
+_SHOWN = ("torch", "transformers", "peft", "trl")
 
 
 def known_beside(arch: Arch) -> Also:
@@ -26,46 +29,54 @@ def known_beside(arch: Arch) -> Also:
     return {"attention": tuple(dict.fromkeys(one.modes.get("attention", "") for one in measurement.variants))}
 
 
+def what_was_measured(arch: Arch) -> Iterator[str]:
+    """What to know of a measured model."""
+    measurement = arch.block.measured
+    if measurement is not None:
+        versions = ", ".join(f"{name} {measurement.source[name]}" for name in _SHOWN if name in measurement.source)
+        yield f"{arch.name}: activations as traced with {versions}"
+        yield from (f"{arch.name}: {line}" for line in measurement.assumed)
+
+
 def check_measured(job: Resolved, seat: Seat) -> None:
     """Refuse what was not measured.
 
     Raises:
-        Refused: every mode and size that differs, with what was measured, and the command that measures it.
+        Refused: every mode and size that differs, with what was measured, and the command that measures this job.
     """
     measurement = job.arch.block.measured
     if measurement is None:
         return
-    mistakes = Mistakes()
-    found = variant(measurement, modes_of(seat))
+    modes = modes_of(seat)
+    found = variant(measurement, modes)
+    apart = [*_job(job, measurement), *(_sizes(job, found) if found is not None else _modes(measurement, modes))]
+    if apart:
+        lines = {path: f"{said} ({_origin(job, path)}), measured: {known}" for path, said, known in apart}
+        raise refuse(f"{job.arch.name} was not measured for this job", **lines, measure=_command(job))
+
+
+def _origin(job: Resolved, path: str) -> str:
+    return str(job.facts[path].origin) if path in job.facts else "vramcast default"
+
+
+def _job(job: Resolved, measurement: Measurement) -> Iterator[Apart]:
+    framework = str(job.facts["framework"].value)
     if job.settings.algorithm not in ALGORITHMS:
-        _differs(mistakes, job, "algorithm", job.settings.algorithm, " or ".join(ALGORITHMS))
-    if job.facts["framework"].value != measurement.framework:
-        _differs(mistakes, job, "framework", str(job.facts["framework"].value), measurement.framework)
-    if found is None:
-        for path, said, known in _modes(measurement, modes_of(seat)):
-            _differs(mistakes, job, path, said, known)
-    else:
-        _check_sizes(mistakes, job, found)
-    if mistakes.found:
-        mistakes.found[-1].context["measure"] = _command(job)
-    mistakes.done()
+        yield "algorithm", job.settings.algorithm, " or ".join(ALGORITHMS)
+    if framework != measurement.framework:
+        yield "framework", framework, measurement.framework
 
 
-def _check_sizes(mistakes: Mistakes, job: Resolved, found: Measured) -> None:
+def _sizes(job: Resolved, found: Measured) -> Iterator[Apart]:
     length, sequences = job.settings.seq_len, job.settings.micro_batch
     if not found.shortest <= length <= found.longest:
-        _differs(mistakes, job, "seq_len", f"{length:,}", f"{found.shortest:,} to {found.longest:,}")
+        yield "seq_len", f"{length:,}", f"{found.shortest:,} to {found.longest:,}"
     if sequences < found.fewest or (found.most and sequences > found.most):
-        _differs(mistakes, job, "micro_batch", str(sequences), str(found.most or f"{found.fewest} or more"))
+        yield "micro_batch", str(sequences), str(found.most or f"{found.fewest} or more")
 
 
-def _differs(mistakes: Mistakes, job: Resolved, path: str, said: str, known: str) -> None:
-    origin = str(job.facts[path].origin) if path in job.facts else "vramcast default"
-    mistakes.add(f"{path} = {said} was not measured", **{"from": origin, "measured": known, "model": job.arch.name})
-
-
-def _modes(measurement: Measurement, asked: dict[str, str]) -> Iterator[tuple[str, str, str]]:
-    """(path, what is asked, what was measured) of the nearest variant's modes that differ."""
+def _modes(measurement: Measurement, asked: dict[str, str]) -> Iterator[Apart]:
+    """What differs from the nearest of those that were measured."""
 
     def apart(one: Measured) -> list[str]:
         return [path for path in {**asked, **one.modes} if asked.get(path) != one.modes.get(path)]

@@ -15,7 +15,7 @@ from vramcast.catalog.models import ModelRow, model_config
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.estimate.checks import check
 from vramcast.estimate.derive import derived
-from vramcast.estimate.measured import known_beside
+from vramcast.estimate.measured import known_beside, what_was_measured
 from vramcast.estimate.modelled import USED, Also, ineffective, not_modelled, without_effect
 from vramcast.estimate.packing import implied_facts
 from vramcast.estimate.packing_checks import check_packing
@@ -110,7 +110,7 @@ def resolve(said: Understanding, also: Also = {}, *, programs: bool = True) -> R
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
         ineffective=ineffective(asked, settings),
-        warnings=[*said.warnings, *warnings],
+        warnings=[*said.warnings, *warnings, *what_was_measured(model.arch)],
     )
 
 

@@ -57,11 +57,22 @@ def measured_block(seat: Seat) -> BlockPass:
 
 
 def measured_first(seat: Seat) -> BlockPass:
-    """The first block; with it what blocks of other kinds keep beyond the last one's, whose numbers stand for all."""
+    """The first block; with it what blocks of other kinds keep beyond the last one's, whose numbers stand for all. In
+    its backward, masks that only other kinds read are gone: they are counted with all tables."""
     first, (usual, *others) = _block(_parts(seat).first, seat), _parts(seat).layers
+    first = first._replace(backward=first.backward - _gone(seat))
     for layers in others:
         first = _with_others(first, layers.count, _block(layers.part, seat), _block(usual.part, seat))
     return first
+
+
+def _gone(seat: Seat) -> Size:
+    """Masks that live in the backward of a middle block, and not in the first one's."""
+    front = Rows(_parts(seat).front, _sizes(seat))
+    _, middle, first, _ = front.part.borders
+    masks = [size for tensor, size in front.sized if tensor.kind == "batch" and _lives(tensor, middle)
+             and not _lives(tensor, first)]  # fmt: skip
+    return total(masks)
 
 
 def _with_others(first: BlockPass, count: int, other: BlockPass, usual: BlockPass) -> BlockPass:
@@ -104,20 +115,21 @@ def measured_ends(seat: Seat) -> EndPass:
     """Before the first block and behind the last one."""
     parts, sizes = _parts(seat), _sizes(seat)
     front, tail, embedding = (Rows(part, sizes) for part in (parts.front, parts.tail, parts.embedding))
-    forward, middle, over = parts.front.borders
+    forward, middle, _, over = parts.front.borders
     _, loss, backward = parts.tail.borders
     inputs = front.alive(over, "batch")
     batch = front.alive(middle, "batch")
+    hidden = total(size for tensor, size in front.sized if tensor.kind == "output")
     begun = total(front.alive(forward, kind) for kind in ("activation", "output", "batch"))
     return EndPass(
         inputs=inputs,
         tables=batch - inputs,
-        hidden=total(size for tensor, size in front.sized if tensor.kind == "output"),
+        hidden=hidden,
         loss=tail.peak(loss, backward),
         casts=tail.alive(backward, "cast"),
         backward=tail.peak(backward),
         gradients=tail.left("gradient"),
-        embedding=embedding.peak(0),
+        embedding=embedding.peak(0) if parts.embedding.tensors else hidden,  # at most its output's gradient
         embedding_gradient=embedding.left("gradient"),
         logits=total(size for tensor, size in tail.sized if tensor.born < backward and tensor.dies == NEVER),
         leaf=front.alive(middle, "activation"),
@@ -138,7 +150,7 @@ def _parts(seat: Seat) -> Parts:
 
 
 def _sizes(seat: Seat) -> Sizes:
-    return Sizes(seat.sequences, seat.seq_len, seat.scored_len, seat.recipe.tile_tokens)
+    return Sizes(seat.sequences, seat.seq_len, seat.scored_len)
 
 
 def _lives(tensor: Tensor, step: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from vramcast.models.extents import EXTENTS, Sizes
+from vramcast.models.extents import Sizes, extent
 from vramcast.num import Size, total
 
 NEVER = -1
@@ -26,14 +26,15 @@ class Tensor(Struct, frozen=True, array_like=True):
     dies: int
     kind: Kind
     bytes: tuple[tuple[int, str], ...]
-    """(coefficient, name in `EXTENTS`): their products are summed"""
+    """(coefficient, name of an extent): their products are summed"""
     operator: str
     """what made it: `aten.mm.default`"""
     module: str
     """where, below the block: `mlp.down_proj`"""
 
     def size(self, sizes: Sizes) -> Size:
-        return total(count * EXTENTS[name](sizes) for count, name in self.bytes)
+        found = [(count, extent(name)) for count, name in self.bytes]
+        return total(count * grows(sizes) for count, grows in found if grows is not None)
 
 
 class Part(Struct, frozen=True):
@@ -55,7 +56,7 @@ class Parts(Struct, frozen=True, kw_only=True):
     is given is there."""
 
     front: Part
-    """borders: blocks begin, the backward of a middle block begins, the micro-batch is over"""
+    """borders: a middle block's forward begins, its backward, the first block's backward, the micro-batch is over"""
     first: Part
     """the first block"""
     layers: tuple[Layers, ...]
@@ -90,6 +91,8 @@ class Measurement(Struct, frozen=True, kw_only=True):
     """the job's, whose loss was run: `trl==1.16.0`"""
     source: dict[str, str]
     """versions of what was traced"""
+    assumed: tuple[str, ...] = ()
+    """what the trace took for granted about data"""
     variants: tuple[Measured, ...]
 
 

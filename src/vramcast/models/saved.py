@@ -11,7 +11,7 @@ from vramcast import __version__
 from vramcast.catalog.models import SAVED
 from vramcast.errors import Refused, refuse
 from vramcast.models.arch import Arch, Block, Row
-from vramcast.models.extents import EXTENTS
+from vramcast.models.extents import extent
 from vramcast.models.measured import NEVER, Measurement, Part, parts_of
 from vramcast.models.program import Dims, no_program
 
@@ -118,7 +118,7 @@ def _wrong(part: Part) -> str:
     for tensor in part.tensors:
         if tensor.born < 0 or tensor.born >= last or (tensor.dies != NEVER and not tensor.born < tensor.dies < last):
             return f"{tensor.operator} is born at step {tensor.born} and dies at {tensor.dies}"
-        if unknown := [name for _, name in tensor.bytes if name not in EXTENTS]:
+        if unknown := [name for _, name in tensor.bytes if extent(name) is None]:
             return f"{tensor.operator} grows with {unknown[0]!r}, which nobody knows"
     steps = [step for tensor in part.tensors for step in (tensor.born, tensor.dies) if step != NEVER]
     return "two events at one step" if len(set(steps)) < len(steps) else ""

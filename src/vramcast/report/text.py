@@ -14,8 +14,8 @@ WIDTH = 80
 _WORDS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT", None: "NEEDS"}
 
 
-def show(answer: Forecast) -> str:
-    """The whole report of `check`."""
+def show(answer: Forecast, *, levers: bool = True) -> str:
+    """The whole report of `check`; without levers where none were pulled."""
     phase = peak_phase(answer)
     blocks = [
         _head(answer),
@@ -30,7 +30,7 @@ def show(answer: Forecast) -> str:
         _listed("without effect", (f"{item.path} = {value(item.value)}: {item.why}" for item in answer.ineffective)),
         _listed("unread", (f"{item.key}  ({item.where})" for item in answer.unread)),
         _listed("warnings", answer.warnings),
-        _lever(answer),
+        _lever(answer) if levers else (),
     ]  # fmt: skip
     return "\n\n".join("\n".join(lines) for block in blocks if (lines := list(block)))
 

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.catalog.models import model_config
-from vramcast.errors import refuse
+from vramcast.errors import Refused, refuse
 from vramcast.estimate import Resolved, answer, capacity_of, resolve
 from vramcast.trace.allocator.settings import AllocatorSettings, parse
 from vramcast.trace.cache import Cache
 from vramcast.trace.component import Component
 from vramcast.trace.judged import Judged, judge
 from vramcast.trace.process import Child, Tell
-from vramcast.trace.question import ALSO, OwnStep, Question, question_of, workspaces
+from vramcast.trace.question import ALSO, OwnStep, Question, own_code, question_of, untraced, workspaces
 from vramcast.trace.recording import Recording
 from vramcast.trace.replay import replay
 from vramcast.types.job import Understanding
@@ -51,14 +51,24 @@ def trace(
     Raises:
         Refused: with every mistake of the job, or the reason why it cannot be traced.
     """
-    job = resolve(said, ALSO, programs=False)
-    config = model_config(str(job.settings.model)).config
-    question = question_of(job, config, trust_remote_code=trust_remote_code)
+    job = _resolved(said)
+    model = model_config(str(job.settings.model))
+    question = question_of(job, model.config, code=own_code(model, trusted=trust_remote_code))
     settings = parse(job.settings.allocator, "allocator")
     recording = record(question, child, tell=tell, cache=cache)
     judged = judge(recording, settings, job.gpu, capacity_of(job))
     told = answer(job, judged.phases, None, [], formulas=False, verdict=judged.verdict, warnings=judged.warnings)
     return Traced(job, question, judged, told)
+
+
+def _resolved(said: Understanding) -> Resolved:
+    """The job; what is wrong with it is said together with what cannot be traced."""
+    try:
+        return resolve(said, ALSO, programs=False)
+    except Refused as refused:
+        told = " ".join(" ".join([mistake.fact, *mistake.context]) for mistake in refused.mistakes)
+        values = {path: fact.value for path, fact in said.winners().items() if path not in told}
+        raise Refused([*refused.mistakes, *untraced(values)]) from None
 
 
 def trace_own(target: str, gpu: Gpu, allocator: str, child: Child, *, tell: Tell = lambda progress: None) -> OwnTrace:
@@ -105,7 +115,8 @@ def component_peak(component: Component, child: Child) -> int:
 def record(
     question: Question, child: Child, *, tell: Tell = lambda progress: None, cache: Cache | None = None
 ) -> Recording:
-    """The recording of a question, from the cache if it is there."""
+    """The recording of a question, from the cache if it is there. A model's own code is run each time: it changes."""
+    cache = None if question.code else cache
     found = cache.load(question) if cache is not None else None
     if found is None:
         found = child.record(question, tell)

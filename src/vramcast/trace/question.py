@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.errors import Mistakes
+from vramcast.catalog.models import ModelRow
+from vramcast.errors import Mistake, Mistakes, refuse
 from vramcast.estimate.lengths import scored_len, total_len
 from vramcast.estimate.resolve import Resolved
 from vramcast.memory.terms.runtime import LT_WORKSPACE
@@ -56,7 +59,8 @@ class Question(Struct, frozen=True, kw_only=True, tag="job"):
 
     config: dict[str, Any]
     """the model's config.json"""
-    trust_remote_code: bool = False
+    code: str = ""
+    """the folder of a model's own code, where that is to be run"""
     weights_dtype: str
     compute_dtype: str
     autocast: bool
@@ -144,33 +148,30 @@ ALSO: dict[str, tuple[Any, ...]] = {
 """values that a trace runs, and the formulas do not know yet"""
 
 
-def question_of(job: Resolved, config: dict[str, Any], *, trust_remote_code: bool = False) -> Question:
+def question_of(job: Resolved, config: dict[str, Any], *, code: str = "") -> Question:
     """The step of a resolved job on one rank.
 
     Args:
         config: the model's config.json.
+        code: where the model's own code is, if it is to be run.
 
     Raises:
         Refused: what cannot be traced yet, all of it.
     """
     settings = job.settings
-    mistakes = Mistakes()
-    for path, known in TRACED.items():
-        value = getattr(settings, PATHS[path].attribute)
-        if value not in known:
-            mistakes.add(f"{path} = {value} is not traced yet", traced=", ".join(map(str, known)), use="vramcast check")
+    mistakes = Mistakes(untraced({path: getattr(settings, PATHS[path].attribute) for path in TRACED}))
     _check_generation(settings, mistakes)
     mistakes.done()
     adapted = settings.tuning in ADAPTED
     return Question(
         config=config,
-        trust_remote_code=trust_remote_code,
+        code=code,
         weights_dtype=settings.weights_dtype,
         compute_dtype=settings.compute_dtype,
         autocast=settings.autocast,
         tuning="lora" if adapted else "full",
         adapters=_adapters(settings) if adapted else None,
-        packed=_packed(settings, config),
+        packed=_packed(job, config),
         sequences=settings.micro_batch,
         seq_len=total_len(settings),
         scored_len=scored_len(settings, job.recipe),
@@ -193,6 +194,28 @@ def question_of(job: Resolved, config: dict[str, Any], *, trust_remote_code: boo
         attention=settings.attention or "flash",
         **workspaces(job.gpu),
     )
+
+
+def own_code(model: ModelRow, *, trusted: bool) -> str:
+    """Where a model's own code is, if it brings some and that is trusted.
+
+    Raises:
+        Refused: its configuration is not where Transformers looks for it.
+    """
+    if not trusted or "auto_map" not in model.config:
+        return ""
+    if os.path.basename(model.source) != "config.json":
+        raise refuse(f"{model.where} brings its own code", use="a folder with that code and a config.json")
+    return os.path.dirname(os.path.abspath(model.source))
+
+
+def untraced(values: Mapping[str, Any]) -> Iterator[Mistake]:
+    """What of these paths cannot be traced yet."""
+    for path, known in TRACED.items():
+        if path in values and values[path] not in known:
+            yield Mistake(
+                f"{path} = {values[path]} is not traced yet", traced=", ".join(map(str, known)), use="vramcast check"
+            )
 
 
 def _check_generation(settings: Settings, mistakes: Mistakes) -> None:
@@ -252,7 +275,8 @@ def _adapters(settings: Settings) -> Adapters:
     )
 
 
-def _packed(settings: Settings, config: dict[str, Any]) -> Packed | None:
+def _packed(job: Resolved, config: dict[str, Any]) -> Packed | None:
+    settings = job.settings
     if settings.quant_kind == "none":
         return None
     return Packed(
@@ -262,4 +286,5 @@ def _packed(settings: Settings, config: dict[str, Any]) -> Packed | None:
         compute_dtype=settings.quant_compute_dtype or settings.weights_dtype,
         rest_dtype=settings.quant_rest_dtype or settings.weights_dtype,
         ready="quantization_config" in config,
+        clears_cache=None if job.recipe.clears_cache else False,
     )

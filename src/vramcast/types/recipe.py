@@ -19,6 +19,9 @@ class Recipe(Struct, frozen=True):
     norms_fp32: bool = False
     """Beside packed weights, norms are fp32 whatever embedding and head are."""
 
+    clears_cache: bool = False
+    """After the rest of a packed base is converted, cached memory is given back."""
+
     cross_entropy: Literal["torch", "flash"] = "torch"
     """Whose cross-entropy works on full logits: torch's, or flash-attn's kernel with its in-place backward."""
 

@@ -45,10 +45,10 @@ def _fms(run: Run, trl: str, transformers: str) -> Iterator[Said]:
         yield "padding", "free", "sequences are packed to one length: no padding"
     if run.lora:
         yield "lora.dropout", 0.1, f"{_SCENARIOS}: lora_dropout"
-    if "liger" in kind:
-        yield "fused_kernels", "liger", "fms-acceleration's framework_config: Liger's fused loss"
-    elif "foak" in kind:
+    if "foak" in kind:  # some with Liger's loss beside them
         yield "fused_kernels", "unsloth", "fms-acceleration's framework_config: fused-ops-and-kernels, from Unsloth"
+    elif "liger" in kind:
+        yield "fused_kernels", "liger", "fms-acceleration's framework_config: Liger's fused loss"
     if run.tuning == "qlora":
         yield "autocast", True, f"{_SCENARIOS}: bf16"
         if plugged:

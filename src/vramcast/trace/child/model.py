@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,6 +31,8 @@ class Parts:
         self.backbone: torch.nn.Module = base if isinstance(base, torch.nn.Module) else self.plain
         self.blocks = longest_list(self.backbone)
         self.trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.places = {parameter: name.rpartition(".")[0] for name, parameter in model.named_parameters()}
+        """parameter → the module that has it"""
         self.reference: Any = None
         """a second model that scores beside this one"""
 
@@ -74,25 +78,45 @@ def _reference(question: Question, mode: FakeTensorMode, tracker: Tracker) -> An
 
 
 def _from_config(question: Question, tracker: Tracker) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    fields = {key: value for key, value in question.config.items() if key != "quantization_config"}
-    kind = str(fields.pop("model_type"))
-    if "auto_map" in fields and not question.trust_remote_code:
-        raise refuse(f"{kind} brings its own code", use="--trust-remote-code, if you trust it")
-    try:
-        config = AutoConfig.for_model(kind, **fields)
-    except ValueError:
-        raise refuse(f"the installed Transformers does not know the model type {kind!r}") from None
-    config.use_cache = False
+    config = _configuration(question)
+    config.use_cache = question.outputs_kept  # a plain loop leaves it on; a Trainer turns it off (transformers/trainer.py)
     implementation = _implementation(question, config, tracker)
     dtype = DTYPES[question.weights_dtype]
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=implementation)
+    own = {"trust_remote_code": True} if question.code else {}
+    with torch.device("meta"), _own_code(question):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=implementation, **own)
     model.tie_weights()  # transformers 5.0 leaves that to from_pretrained
     if question.packed is not None:
         pack(model, question.packed, dtype, DTYPES[question.packed.compute_dtype])
     return model
+
+
+def _configuration(question: Question) -> Any:
+    """Transformers' own class of configurations, or that of the model's own code."""
+    from transformers import AutoConfig
+
+    fields = {key: value for key, value in question.config.items() if key != "quantization_config"}
+    kind, own = str(fields.pop("model_type")), fields.pop("auto_map", None)
+    if question.code:
+        with _own_code(question):
+            return AutoConfig.from_pretrained(question.code, trust_remote_code=True)
+    try:
+        return AutoConfig.for_model(kind, **fields)
+    except ValueError:
+        known = f"the installed Transformers does not know the model type {kind!r}"
+        raise refuse(known, use="--trust-remote-code: it brings its own code" if own else "") from None
+
+
+@contextmanager
+def _own_code(question: Question) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if not question.code:
+            raise
+        raise refuse("the model's own code is not beside its config.json", said=str(error).splitlines()[0]) from None
 
 
 def _implementation(question: Question, config: Any, tracker: Tracker) -> str:

@@ -120,6 +120,8 @@ class Scene:
         self.held: WeakSet[torch.nn.Module] = WeakSet()
         self.watched: WeakSet[torch.nn.Module] = WeakSet()
         self.watches: list[Watch] = []
+        self.places: dict[int, str] = {}
+        """parameters, by their ids → the modules that have them"""
         self.new = False
         """whether there are modules that nobody has looked at"""
         self.when = "first"
@@ -167,7 +169,8 @@ class Scene:
 
     def _label(self, model: torch.nn.Module) -> None:
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            self.tracker.relabel(tensor, "adapter" if "lora_" in name else "weight", name.rpartition(".")[0])
+            place = self.places[id(tensor)] = name.rpartition(".")[0]
+            self.tracker.relabel(tensor, "adapter" if "lora_" in name else "weight", place)
 
     def backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """torch.autograd.backward, with its borders."""
@@ -178,7 +181,7 @@ class Scene:
             for module in self.modules:
                 for parameter in module.parameters(recurse=False):
                     if parameter.grad is not None:
-                        self.tracker.relabel(parameter.grad, "gradient")
+                        self.tracker.relabel(parameter.grad, "gradient", self.places.get(id(parameter)))
             self.tracker.mark("step", "update", self.when)
             return out
 
@@ -191,10 +194,10 @@ class Scene:
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer has stepped: its states are known."""
-        for state in optimizer.state.values():
+        for parameter, state in optimizer.state.items():
             for value in state.values():
                 if isinstance(value, torch.Tensor):
-                    self.tracker.relabel(value, "state")
+                    self.tracker.relabel(value, "state", self.places.get(id(parameter)))
 
     def holds(self, parent: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
         """A module gets a part."""

@@ -60,7 +60,7 @@ def _train(question: Question, parts: Parts, watch: Watch, optimizer: Any, tell:
         if question.clips:
             torch.nn.utils.clip_grad_norm_(parts.trainable, 1.0, foreach=True)
         optimizer.step()
-        _relabel_states(optimizer, watch.tracker)
+        _relabel_states(optimizer, parts, watch.tracker)
         optimizer.zero_grad(set_to_none=True)
         del held  # a loop that keeps its outputs has them until the next batch
 
@@ -75,12 +75,12 @@ def _micro_batch(batch: Batch, parts: Parts, watch: Watch, path: Path) -> Any:
     loss.backward()
     for parameter in parts.trainable:
         if parameter.grad is not None:
-            watch.tracker.relabel(parameter.grad, "gradient")
+            watch.tracker.relabel(parameter.grad, "gradient", parts.places.get(parameter))
     return held
 
 
-def _relabel_states(optimizer: Any, tracker: Tracker) -> None:
-    for state in optimizer.state.values():
+def _relabel_states(optimizer: Any, parts: Parts, tracker: Tracker) -> None:
+    for parameter, state in optimizer.state.items():
         for value in state.values():
             if isinstance(value, torch.Tensor):
-                tracker.relabel(value, "state")
+                tracker.relabel(value, "state", parts.places.get(parameter))

@@ -18,11 +18,12 @@ from vramcast.memory.units import held_trainable, stored_weights
 from vramcast.models.extents import Sizes
 from vramcast.models.measured import Layers, Measured, Measurement, Part, Parts
 from vramcast.models.saved import SavedArch, content_of, saved, saved_arch
+from vramcast.trace.flame import live
 from vramcast.trace.judged import Judged
 from vramcast.trace.measure.cut import Cut, CutBatch, cut
 from vramcast.trace.measure.fit import Fitter, difference
 from vramcast.trace.measure.sizes import Range, range_of, sizes_in
-from vramcast.trace.question import ALSO, Question, question_of
+from vramcast.trace.question import ALSO, Question, own_code, question_of
 from vramcast.trace.recording import Recording
 from vramcast.types.job import Understanding
 from vramcast.types.result import PhaseBytes
@@ -56,7 +57,10 @@ def measure(said: Understanding, record: Record, *, trust_remote_code: bool = Fa
     ways = [_Way(said, recompute, row, record, trust_remote_code) for recompute in _recomputes(job)]
     variants = tuple(way.measured(known) for way in ways)
     measurement = Measurement(
-        framework=str(job.facts["framework"].value), source=ways[0].versions, variants=variants
+        framework=str(job.facts["framework"].value),
+        source=ways[0].versions,
+        assumed=tuple(dict.fromkeys(line for way in ways for line in way.assumed)),
+        variants=variants,
     )
     return saved(row.id, row.config, job.arch, measurement)
 
@@ -66,9 +70,10 @@ class _Way:
 
     def __init__(self, said: Understanding, recompute: str, row: ModelRow, record: Record, trusts: bool) -> None:
         self.job = resolve(edited(said, {"recompute": recompute}, "traced both ways"), ALSO, programs=False)
-        self.question = question_of(self.job, row.config, trust_remote_code=trusts)
+        self.question = question_of(self.job, row.config, code=own_code(row, trusted=trusts))
         self.record = record
         self.versions: dict[str, str] = {}
+        self.assumed: list[str] = []
 
     def measured(self, known: Range) -> Measured:
         """What was measured; where one sequence is run in another way than several, of those that the job has."""
@@ -78,11 +83,13 @@ class _Way:
             return self._at(known.around(self.job.settings.micro_batch))
 
     def _at(self, known: Range) -> Measured:
-        sizes = sizes_in(known, self.job.recipe.tile_tokens if self.job.settings.loss == "fused" else 0)
+        sizes = sizes_in(known)
         recordings = [self.record(_sized(self.question, size)) for size in sizes]
         self.versions = recordings[0].versions
+        self.assumed = [line for line in recordings[0].assumed if all(line in one.assumed for one in recordings)]
         _check_parameters(self.job, recordings[0])
-        fresh, adding = _batches([cut(each) for each in recordings], sizes, int(self.job.arch.dims.layers))
+        fitter = Fitter(sizes, self.job.recipe.tile_tokens if self.job.settings.loss == "fused" else 0)
+        fresh, adding = _batches([cut(each) for each in recordings], fitter, int(self.job.arch.dims.layers))
         modes = modes_of(Seats(self.job, "policy").base)
         return Measured(modes=modes, **known._asdict(), fresh=fresh, adding=adding)
 
@@ -136,8 +143,10 @@ def _check_parameters(job: Resolved, recording: Recording) -> None:
     counted = {"weight": int(stored_weights(seat))}
     if seat.tuning == "lora":
         counted["adapter"] = int(held_trainable(seat)) * BYTES[seat.adapter_dtype]
+    begins = next(first for mark, first, _ in recording.spans() if mark.phase == "forward")
+    loaded = live(recording, begins - 1)
     for purpose, expected in counted.items():
-        real = sum(storage.bytes for storage in recording.storages if storage.purpose == purpose)
+        real = sum(storage.bytes for storage in loaded if storage.purpose == purpose)
         if abs(real - expected) * 1000 > expected:
             raise refuse(
                 f"the {purpose}s of {job.arch.name} are not those that vramcast counts: it cannot be saved",
@@ -146,12 +155,11 @@ def _check_parameters(job: Resolved, recording: Recording) -> None:
             )
 
 
-def _batches(recordings: Sequence[list[CutBatch]], sizes: Sequence[Sizes], layers: int) -> list[Parts]:
+def _batches(recordings: Sequence[list[CutBatch]], fitter: Fitter, layers: int) -> list[Parts]:
     """The two micro-batches of a step."""
     for batches in recordings:
         if len(batches) != _BATCHES or any(len(batch.blocks) != layers for batch in batches):
             raise refuse(f"the traced step does not run {layers} blocks in each of {_BATCHES} micro-batches")
-    fitter = Fitter(sizes, scored=sizes[0].tile > 0)
     return [_parts([batches[number] for batches in recordings], fitter) for number in range(_BATCHES)]
 
 

@@ -175,7 +175,7 @@ class _Lives:
                 part.add(index, "output" if self._is_hidden(index, 0) else None)
         middle = batch.blocks // 2
         over = max((self.born[index] for index in self.between(batch.start, batch.end)), default=batch.start)
-        return part.cut(batch.forward[middle][0], batch.back[middle][0], over + 1)
+        return part.cut(batch.forward[middle][0], batch.back[middle][0], batch.back[0][0], over + 1)
 
     def block(self, batch: Batch, block: int) -> Cut:
         """A block's forward, then its backward with what it is given."""
@@ -192,13 +192,16 @@ class _Lives:
         return part.cut(begins, ends, back, (back, True), first=begins)
 
     def tail(self, batch: Batch) -> Cut:
-        """Final norm, head and loss, until the gradient of the last block's output is there."""
+        """Final norm, head and loss, until the gradient of the last block's output is there. At first the model's forward
+        still holds what it made before the blocks."""
         last = batch.blocks - 1
         begins, over = batch.forward[last][1], batch.back[last][0]
         part = _Part(self, begins, over)
-        for index in self.between(batch.forward[last][0], begins):
-            if self.storages[index].purpose == "hidden" and self.at(index, begins):
+        for index in self.between(batch.start, begins):
+            if self.storages[index].purpose == "hidden" and self.born[index] >= batch.forward[last][0]:
                 part.enter(index, begins, "input")
+            elif self.at(index, begins) and self.dies[index] < batch.backward and self.storages[index].purpose != "cast":
+                part.enter(index, begins, "activation")
         for index in self.between(begins, over):
             part.add(index)
         return part.cut((begins, True), batch.loss, batch.backward)

@@ -9,25 +9,35 @@ from typing import NamedTuple
 
 from vramcast.errors import Refused, refuse
 from vramcast.memory.measured import Rows
-from vramcast.models.extents import EXTENTS, Sizes
+from vramcast.models.extents import EXTENTS, Sizes, chunks, extent
 from vramcast.models.measured import Part, Tensor
 from vramcast.trace.measure.cut import Cut, Seen
+from vramcast.trace.measure.loops import folded
 
 Bytes = tuple[tuple[int, str], ...]
 
-_OF_TILES = ("scored", "tile", "next tile", "more tiles")
 _APART = 1000
 """a peak of an end may be a thousandth off, where how often a loop runs depends on the size"""
 
 
 class Fitter:
-    """Parts at the same sizes, one after the other."""
+    """Parts at the same sizes, one after the other. `tile`: scored tokens in a chunk of a fused head; 0 without one."""
 
-    def __init__(self, sizes: Sequence[Sizes], *, scored: bool) -> None:
+    def __init__(self, sizes: Sequence[Sizes], tile: int) -> None:
         self.sizes = list(sizes)
-        names = [name for name in EXTENTS if scored or name not in _OF_TILES]
-        self.values = {name: tuple(int(EXTENTS[name](one)) for one in sizes) for name in names}
+        self.values: dict[str, tuple[int, ...]] = {}
         self.known: dict[tuple[int, ...], Bytes | None] = {}
+        for name in EXTENTS:
+            if tile or name != "scored":
+                self._learn(name)
+        for name in chunks("scored", tile) if tile else ():
+            self._learn(name)
+
+    def _learn(self, name: str) -> None:
+        """A function more that bytes may follow."""
+        grows = extent(name)
+        assert grows is not None
+        self.values[name] = tuple(int(grows(one)) for one in self.sizes)
 
     def block(self, cuts: Sequence[Cut], what: str) -> Part:
         """A part that has the same births and deaths at every size.
@@ -48,6 +58,7 @@ class Fitter:
         Raises:
             Refused: the births do not match, or its peaks are not those that were seen.
         """
+        cuts = [folded(cut) for cut in cuts]
         fullest = max(cuts, key=lambda cut: len(cut.tensors))
         found: list[list[Seen | None]] = []
         for cut, sizes in zip(cuts, self.sizes, strict=True):
@@ -84,12 +95,27 @@ class Fitter:
         """The fewest terms that give all values."""
         if not any(values):
             return ()
+        rows = self._chunk(values)
+        if rows:
+            for name in chunks("tokens", rows):
+                self._learn(name)
         for count in (1, 2, 3):
             for names in combinations(self.values, count):
                 found = self._solved(names, values)
                 if found is not None:
                     return tuple(zip(found, names, strict=True))
         return None
+
+    def _chunk(self, values: tuple[int, ...]) -> int:
+        """Tokens of a chunk, if the bytes grow with tokens up to it; else 0."""
+        tokens = self.values["tokens"]
+        least = min(range(len(tokens)), key=tokens.__getitem__)
+        each, rest = divmod(values[least], tokens[least])
+        if not each or rest or max(values) % each:
+            return 0
+        rows = max(values) // each
+        capped = all(value == each * min(count, rows) for value, count in zip(values, tokens, strict=True))
+        return rows if capped and rows < max(tokens) else 0
 
     def _solved(self, names: tuple[str, ...], values: tuple[int, ...]) -> list[int] | None:
         """Whole coefficients, if there are any."""

@@ -50,14 +50,14 @@ def _windows(config: dict[str, Any], source: str) -> list[int]:
     return [found] if isinstance(found, int) and found > 0 else []
 
 
-def sizes_in(known: Range, tile: int) -> list[Sizes]:
+def sizes_in(known: Range) -> list[Sizes]:
     """Six sizes of a range: both ends, and lengths that are no multiples of what kernels pad to."""
     found: list[Sizes] = []
     for length, target, count in zip(_lengths(known.shortest, known.longest), _SCORED, _SEQUENCES, strict=True):
         needed = -(-target // max(length - 1, 1)) if target > 3000 else 1
         sequences = known.most or max(count, known.fewest, needed)
         scored = max(min(length - 1, target // sequences), 1)
-        found.append(Sizes(sequences, length, scored, tile))
+        found.append(Sizes(sequences, length, scored))
     return found
 
 

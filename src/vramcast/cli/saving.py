@@ -1,0 +1,86 @@
+"""`trace --save-arch FILE`: the traced model as a file that `--model` reads."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from vramcast.catalog.models import model_config
+from vramcast.errors import Refused, refuse
+from vramcast.types.job import Understanding
+
+if TYPE_CHECKING:
+    from vramcast.models.saved import SavedArch
+    from vramcast.trace import Traced
+    from vramcast.trace.measure import Apart
+
+
+def check_target(options: argparse.Namespace) -> None:
+    """Refuse what cannot be saved before anything is traced.
+
+    Raises:
+        Refused: a step of the user's own, or a file that is something else.
+    """
+    if not options.save_arch:
+        return
+    if options.step:
+        raise refuse(
+            "--save-arch measures a job at several sizes, and a step of your own has only its own",
+            use="vramcast trace CONFIG --save-arch FILE",
+        )
+    if os.path.exists(options.save_arch) and not _is_saved(options.save_arch):
+        raise refuse(f"--save-arch {options.save_arch}: there is something else, and it stays", use="another name")
+
+
+def _is_saved(path: str) -> bool:
+    try:
+        return bool(model_config(path).measured)
+    except Refused:
+        return False
+
+
+def save_arch(options: argparse.Namespace, question: Understanding, traced: Traced) -> None:
+    """Measure, write, and say on standard error how close the file is to the trace."""
+    import msgspec
+
+    from vramcast.report.progress import progress
+    from vramcast.trace import record
+    from vramcast.trace.cache import Cache
+    from vramcast.trace.measure import apart, measure
+    from vramcast.trace.process import Child
+
+    cache = None if options.no_cache else Cache()
+    with Child() as child, progress() as tell:
+        file = measure(
+            question,
+            lambda asked: record(asked, child, tell=tell, cache=cache),
+            trust_remote_code=options.trust_remote_code,
+        )
+    _write(options.save_arch, msgspec.json.encode(file))
+    print(_told(options.save_arch, file, apart(file, question, traced.judged, options.save_arch)), file=sys.stderr)
+
+
+def _write(path: str, content: bytes) -> None:
+    """Beside the file first, then in its place."""
+    beside = f"{path}.{os.getpid()}.part"
+    try:
+        with open(beside, "wb") as file:
+            file.write(content)
+        os.replace(beside, path)
+    except OSError as error:
+        raise refuse(f"cannot write {path}: {error.strerror}") from None
+
+
+def _told(path: str, file: SavedArch, apart: Apart) -> str:
+    first = file.measurement.variants[0]
+    ways = " and ".join(one.modes["recompute"] for one in file.measurement.variants)
+    kinds = len(first.fresh.layers)
+    sequences = "one" if first.most == 1 else f"{first.fewest} or more"
+    return (
+        f"saved {path}: {len(first.fresh.layers[0].part.tensors)} tensors in a block"
+        f"{f', {kinds} kinds of blocks' if kinds > 1 else ''}, recompute {ways}\n"
+        f"  holds for {sequences} sequences of {first.shortest:,} to {first.longest:,} tokens\n"
+        f"  at this job's sizes within {100 * apart.share:.2f} % of the trace ({apart.phase} · {apart.instant})"
+    )
