@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TRACE := $(VENV)-trace
+TORCH ?= torch==2.13.0
 DEMO := $(BIN)/vramcast check examples/trl_sft.yaml --gpu a100-sxm-80gb
 
-.PHONY: setup demo test lint types layers docs ci clean
+.PHONY: setup demo test trace lint types layers docs ci clean
 .NOTPARALLEL:
 
 setup: $(VENV)/.dev  ## the package, editable, with what tests and checks need
@@ -15,6 +17,9 @@ demo: $(VENV)/.package  ## the main job: a user's own config against a card ("do
 
 test: setup
 	$(BIN)/python -m pytest
+
+trace: $(TRACE)/.trace  ## the tests that need torch and the frameworks, in an environment of their own; no GPU
+	$(TRACE)/bin/python -m pytest -m trace
 
 lint: setup
 	$(BIN)/ruff check .
@@ -32,11 +37,11 @@ docs: setup  ## docs/articles.md, every figure of it computed anew
 ci: lint types layers test  ## tests last: their closing line is the verdict
 
 clean:
-	rm -rf $(VENV) .venv-ci .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(TRACE) .venv-ci .venv-ci-trace .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 
-$(BIN)/python:
+%/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("vramcast needs Python 3.11 or newer: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $*
 
 $(VENV)/.package: pyproject.toml | $(BIN)/python
 	$(PIP) install --editable .
@@ -47,3 +52,8 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) install --editable '.[dev]'
 	@$(BIN)/python -m compileall -q src
 	@touch $@ $(VENV)/.package
+
+$(TRACE)/.trace: pyproject.toml | $(TRACE)/bin/python  ## torch first: any build of it will do, the CPU's is the smallest
+	$(TRACE)/bin/python -m pip --disable-pip-version-check --quiet install $(TORCH)
+	$(TRACE)/bin/python -m pip --disable-pip-version-check --quiet install --editable '.[trace,trace-kernels,dev]'
+	@touch $@

@@ -10,6 +10,7 @@ from tests.models.classes import smallest_of_each_type
 
 
 @pytest.mark.trace
+@pytest.mark.filterwarnings("ignore")
 def test_every_cache_has_our_bytes() -> None:
     for name in ("torch", "transformers"):
         try:

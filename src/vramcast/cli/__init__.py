@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     tracing.add_argument("--snapshot", metavar="FILE", help="write a predicted memory snapshot, for PyTorch's viewer")
     tracing.add_argument("--flame", nargs="?", const="-", metavar="FILE",
                          help="what the peak holds, by module; into FILE as folded stacks")  # fmt: skip
-    tracing.add_argument("--save-arch", metavar="FILE", help="write the traced model, for --model: traces at more sizes")
+    tracing.add_argument("--save-arch", metavar="FILE", help="write the traced model, for --model: more sizes run")
     trace_options(tracing)
     _formats(tracing)
     benching = verbs.add_parser("bench", help="predicted against measured: the catalogue, or rows of files")

@@ -12,7 +12,7 @@ from vramcast.estimate.host import nodes
 from vramcast.estimate.pools import Pool, describe
 from vramcast.estimate.resolve import Resolved, resolve
 from vramcast.estimate.texts import Texts
-from vramcast.estimate.timeline import demand, roles_of, timeline
+from vramcast.estimate.timeline import demand, timeline
 from vramcast.types.job import Fact, Origin, Understanding
 from vramcast.types.result import SCHEMA, Card, Forecast, Group, Peak, PhaseBytes, Verdict
 

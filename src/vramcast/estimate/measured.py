@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from vramcast.errors import refuse
 from vramcast.estimate.modelled import Also
@@ -96,5 +96,5 @@ def _command(job: Resolved) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, list):
-        return ",".join(map(str, value))
+        return ",".join(str(part) for part in cast("list[object]", value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -90,9 +90,10 @@ _HELP: dict[str, str] = dict.fromkeys(
 
 Also: TypeAlias = Mapping[str, tuple[Any, ...]]
 """path -> values that another method than the formulas knows"""
+NOTHING_MORE: Also = {}
 
 
-def is_modelled(path: str, value: Value, also: Also = {}) -> bool:
+def is_modelled(path: str, value: Value, also: Also = NOTHING_MORE) -> bool:
     if value in also.get(path, ()):
         return True
     known = _KNOWN.get(path, (PATHS[path].default,))
@@ -104,7 +105,7 @@ def not_modelled(
     filled: Mapping[str, Fact],
     warnings: list[str],
     mistakes: Mistakes,
-    also: Also = {},
+    also: Also = NOTHING_MORE,
 ) -> None:
     """Refuse what the user set, warn of what a framework set."""
     for name, fact in filled.items():

@@ -16,7 +16,7 @@ from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.estimate.checks import check
 from vramcast.estimate.derive import derived
 from vramcast.estimate.measured import known_beside, what_was_measured
-from vramcast.estimate.modelled import USED, Also, ineffective, not_modelled, without_effect
+from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, ineffective, not_modelled, without_effect
 from vramcast.estimate.packing import implied_facts
 from vramcast.estimate.packing_checks import check_packing
 from vramcast.models.arch import Arch
@@ -58,7 +58,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
         return settings_of(_values(self.facts), role)
 
 
-def resolve(said: Understanding, also: Also = {}, *, programs: bool = True) -> Resolved:
+def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = True) -> Resolved:
     """Fill in what nobody said and check the whole.
 
     `also`: values that are known beside those of the formulas. `programs`: types whose activations no formula knows are

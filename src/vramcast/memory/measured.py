@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramcast.memory.passes import BlockPass, EndPass
+from vramcast.memory.passes import BlockPass, EndPass, block_pass, first_block_pass
 from vramcast.memory.seat import Seat
 from vramcast.models.extents import Sizes
 from vramcast.models.measured import NEVER, Kind, Measured, Measurement, Part, Parts, Tensor
@@ -91,7 +91,7 @@ def _block(part: Part, seat: Seat) -> BlockPass:
     """Blocks of one kind. The last one's output goes through the final norm, which can be more than the block's own."""
     begins, ends, backward, _ = part.borders
     rows, tail = Rows(part, _sizes(seat)), Rows(_parts(seat).tail, _sizes(seat))
-    norm, loss, _ = tail.part.borders
+    norm, loss, *_ = tail.part.borders
     given = total(size for tensor, size in rows.sized if tensor.kind == "input")
     keeps_input = any(_lives(tensor, backward) for tensor in part.tensors if tensor.kind == "input")
     kept = [size for tensor, size in rows.sized if tensor.kind == "activation" and _lives(tensor, backward)]
@@ -116,7 +116,8 @@ def measured_ends(seat: Seat) -> EndPass:
     parts, sizes = _parts(seat), _sizes(seat)
     front, tail, embedding = (Rows(part, sizes) for part in (parts.front, parts.tail, parts.embedding))
     forward, middle, _, over = parts.front.borders
-    _, loss, backward = parts.tail.borders
+    _, loss, emptied, backward = parts.tail.borders
+    behind = tail.peak(emptied, backward) - _cached(seat) if emptied < backward else 0
     inputs = front.alive(over, "batch")
     batch = front.alive(middle, "batch")
     hidden = total(size for tensor, size in front.sized if tensor.kind == "output")
@@ -125,7 +126,7 @@ def measured_ends(seat: Seat) -> EndPass:
         inputs=inputs,
         tables=batch - inputs,
         hidden=hidden,
-        loss=tail.peak(loss, backward),
+        loss=worst(tail.peak(loss, emptied), behind),
         casts=tail.alive(backward, "cast"),
         backward=tail.peak(backward),
         gradients=tail.left("gradient"),
@@ -135,6 +136,12 @@ def measured_ends(seat: Seat) -> EndPass:
         leaf=front.alive(middle, "activation"),
         front=begun - batch,
     )
+
+
+def _cached(seat: Seat) -> Size:
+    """Copies of the blocks' weights that only autocast holds."""
+    first, block = first_block_pass(seat), block_pass(seat)
+    return first.casts - first.saved_casts + (seat.arch.dims.layers - 1) * (block.casts - block.saved_casts)
 
 
 def _parts(seat: Seat) -> Parts:
@@ -190,5 +197,3 @@ def _name(tensor: Tensor) -> str:
     """`mlp.down_proj mm` of `aten.mm.default`; the operators of backward have no module."""
     operator = tensor.operator.removeprefix("aten.").partition(".")[0]
     return f"{tensor.module} {operator}" if tensor.module else operator
-
-

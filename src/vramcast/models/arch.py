@@ -12,7 +12,7 @@ from vramcast.num import Size, shard
 
 
 class Row(Struct, frozen=True):
-    """One parameter tensor of a block: `rows * width` elements, named by sizes of `Dims` (digits for one without a name,
+    """One parameter tensor of a block: `rows * width` elements, named by sizes of `Dims` (digits without a name,
     "" for 1).
 
     `cut` names the axis that divides it over tensor-parallel ranks: "tp" (heads, ffn), "kv" (key heads, replicated when

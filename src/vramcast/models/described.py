@@ -35,7 +35,7 @@ def described_arch(name: str, config: dict[str, Any], source: str) -> Arch:
         model_type=layout.model_type,
         dims=dims,
         block=Block(last.name, tuple(_row(last, weight, dims) for weight in last.weights), no_program),
-        outer=tuple(_row(block, weight, dims) for block in layout.blocks if not block.layers for weight in block.weights),
+        outer=tuple(_row(one, weight, dims) for one in layout.blocks if not one.layers for weight in one.weights),
         tied=layout.tied,
         dtype=layout.dtype,
         max_len=next((config[field] for field in _LENGTHS if isinstance(config.get(field), int)), 0),
@@ -90,7 +90,8 @@ def _row(block: Blocks, weight: Weight, dims: Dims) -> Row:
     if not rest:
         norm = module in _LINEARS and not weight.name.endswith("bias")
         return Row(weight.name, "", _named(rows, dims), "norms" if norm else module)
-    return Row(weight.name, _named(rows, dims), _named(prod(rest), dims), "mlp" if module == "shared_experts" else module)
+    known = "mlp" if module == "shared_experts" else module
+    return Row(weight.name, _named(rows, dims), _named(prod(rest), dims), known)
 
 
 def _named(size: int, dims: Dims) -> str:

@@ -62,9 +62,10 @@ class Parts(Struct, frozen=True, kw_only=True):
     layers: tuple[Layers, ...]
     """the others, the last one's kind first"""
     tail: Part
-    """final norm, head and loss; borders: what comes out of the blocks is there, loss, backward"""
+    """final norm, head and loss; borders: what comes out of the blocks is there, the loss begins, autocast lets go of
+    the blocks' weights, backward begins"""
     embedding: Part
-    """its backward; border: what it is given is there"""
+    """its backward"""
 
 
 class Measured(Struct, frozen=True, kw_only=True):

@@ -125,7 +125,7 @@ def _wrong(part: Part) -> str:
 
 
 def _damaged(path: str, why: str) -> Refused:
-    return refuse(f"{path} is a damaged file of a traced model: {why}", help="write it anew: vramcast trace --save-arch")
+    return refuse(f"{path} is a damaged file of a traced model: {why}", use="vramcast trace --save-arch, once more")
 
 
 def _other_format(content: dict[str, Any], path: str) -> Refused:

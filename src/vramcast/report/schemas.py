@@ -10,7 +10,9 @@ from vramcast.articles import ArticleForecast, Comparison
 from vramcast.bench import Bench
 from vramcast.report.arch import ArchReport
 from vramcast.report.levers import Levers
+from vramcast.report.own_step import OwnReport
 from vramcast.report.read import Understood
+from vramcast.report.trace import TraceReport
 from vramcast.types.result import Forecast, PhaseBytes
 
 
@@ -25,4 +27,6 @@ def schemas() -> dict[str, Any]:
         "explain --arch": msgspec.json.schema(ArchReport),
         "bench": msgspec.json.schema(Bench),
         "read": msgspec.json.schema(Understood),
+        "trace": msgspec.json.schema(TraceReport),
+        "trace --step": msgspec.json.schema(OwnReport),
     }

@@ -40,7 +40,7 @@ class Child:
             )
         self._command = command or COMMAND
         self._process: subprocess.Popen[bytes] | None = None
-        self._said = TemporaryFile()
+        self._said = TemporaryFile()  # noqa: SIM115 it is open as long as the child runs
         """what the child prints: the last line is shown if it ends"""
 
     def __enter__(self) -> Self:

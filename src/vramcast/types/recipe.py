@@ -14,7 +14,7 @@ class Recipe(Struct, frozen=True):
     """16-bit outputs of the model are converted to fp32 (accelerate's `prepare_model` under native autocast)."""
 
     outputs_kept: bool = False
-    """The caller keeps the model's outputs (logits; keys and values, if nothing is recomputed) until the step is over."""
+    """The caller keeps the model's outputs until the step is over: logits; keys and values if nothing is recomputed."""
 
     norms_fp32: bool = False
     """Beside packed weights, norms are fp32 whatever embedding and head are."""

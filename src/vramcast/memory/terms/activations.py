@@ -92,8 +92,10 @@ def activations_held(seat: Seat) -> Size:
 
 
 def _tied_waits(seat: Seat) -> bool:
-    """Autograd adds a tied weight's two gradients to each other before it adds them to what is there. Measured rows have
-    the one that waits among them."""
+    """Autograd adds a tied weight's two gradients to each other before it adds them to what is there.
+
+    Measured rows have the one that waits among them.
+    """
     shared = seat.arch.tied and seat.tuning == "full" and not seat.sharded and seat.arch.block.measured is None
     return shared and seat.keeps_gradients and seat.state == "backward"
 

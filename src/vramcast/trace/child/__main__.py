@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def _own_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The pipes for questions and frames alone: what frameworks print goes to standard error, what they read is empty."""
+    """The pipes for questions and frames alone: frameworks print to standard error, and read nothing."""
     questions, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -44,8 +44,8 @@ def answer(question: Asked, out: BinaryIO) -> Frame:
 
     try:
         tell("importing torch, transformers")
-        from vramcast.trace.child.own import run_own
         from vramcast.trace.child.components import run_component
+        from vramcast.trace.child.own import run_own
         from vramcast.trace.child.patches import Moved
         from vramcast.trace.child.step import run
     except ImportError as error:
@@ -64,8 +64,9 @@ def answer(question: Asked, out: BinaryIO) -> Frame:
     except Refused as refused:
         return Wrong([(mistake.fact, mistake.context) for mistake in refused.mistakes])
     except Moved as moved:
-        return Failed(f"a patch of the trace did not apply: {moved}", {"why": "the installed version has other internals"})
-    except (Exception, SystemExit) as error:  # whatever a framework raises: it becomes an answer, and the process goes on
+        why = "the installed version has other internals"
+        return Failed(f"a patch of the trace did not apply: {moved}", {"why": why})
+    except (Exception, SystemExit) as error:  # whatever a framework raises becomes an answer, and the process goes on
         lines = [line for line in str(error).splitlines() if line.strip()]
         fact = f"the traced step failed: {type(error).__name__}: {lines[0].strip() if lines else 'without a word'}"
         return Failed(fact, {"at": _place(error, of_user=isinstance(question, OwnStep))})

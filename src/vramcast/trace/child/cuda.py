@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +35,8 @@ def _here(value: Any) -> Any:
         return torch.device("cpu")
     if isinstance(value, str) and value.startswith("cuda"):
         return torch.device("cpu")
-    return torch.device("cpu") if isinstance(value, torch.device) and value.type == "cuda" else value
+    known: Any = value
+    return torch.device("cpu") if isinstance(value, torch.device) and known.type == "cuda" else value
 
 
 class _Event:
@@ -61,7 +62,7 @@ class _Event:
 
 
 @contextmanager
-def on_the_cpu(question: OwnStep, tracker: Tracker) -> Iterator[None]:
+def on_the_cpu(question: OwnStep, tracker: Tracker) -> Generator[None]:
     """`cuda` means the CPU inside."""
     with ExitStack() as undo:
         for owner, name, stand in [*_modules(), *_card(question, tracker), *_autocast(), *_compiler(tracker)]:

@@ -9,7 +9,7 @@ caching_allocator_warmup.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -159,7 +159,7 @@ def _settled(entry: Entry, staged: torch.Tensor, packed: Packed | None, tracker:
 
 
 @contextmanager
-def _running(tracker: Tracker, entry: Entry) -> Iterator[None]:
+def _running(tracker: Tracker, entry: Entry) -> Generator[None]:
     tracker.modules.append(entry.name.rpartition(".")[0])
     try:
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -81,7 +81,7 @@ def _from_config(question: Question, tracker: Tracker) -> Any:
     from transformers import AutoModelForCausalLM
 
     config = _configuration(question)
-    config.use_cache = question.outputs_kept  # a plain loop leaves it on; a Trainer turns it off (transformers/trainer.py)
+    config.use_cache = question.outputs_kept  # a plain loop leaves it on; transformers/trainer.py turns it off
     implementation = _implementation(question, config, tracker)
     dtype = DTYPES[question.weights_dtype]
     own = {"trust_remote_code": True} if question.code else {}
@@ -110,7 +110,7 @@ def _configuration(question: Question) -> Any:
 
 
 @contextmanager
-def _own_code(question: Question) -> Iterator[None]:
+def _own_code(question: Question) -> Generator[None]:
     try:
         yield
     except OSError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -121,7 +121,7 @@ def _fp32_embeddings(manager: Any, parts: Parts) -> None:
 
 
 @contextmanager
-def _installed() -> Iterator[None]:
+def _installed() -> Generator[None]:
     try:
         yield
     except (AttributeError, ImportError) as error:

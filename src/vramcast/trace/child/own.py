@@ -11,7 +11,7 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -214,7 +214,7 @@ class Scene:
 
 
 @contextmanager
-def _observed(tracker: Tracker, begins: Callable[[], None]) -> Iterator[Scene]:
+def _observed(tracker: Tracker, begins: Callable[[], None]) -> Generator[Scene]:
     """Hooks on everything that the user's code makes and calls."""
     scene = Scene(tracker, begins)
     with ExitStack() as undo:

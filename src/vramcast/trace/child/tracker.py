@@ -66,7 +66,7 @@ class Tracker(TorchDispatchMode):
         self.condition = False
         """what a condition on data is answered"""
         self.cuda = False
-        """whether a function runs that is told that its tensors are on CUDA: what it makes is on the CPU all the same"""
+        """whether a function runs that is told that its tensors are on CUDA: what it makes is on the CPU"""
 
     # --- instants -------------------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Tracker(TorchDispatchMode):
         if isinstance(out, torch.Tensor):
             index = self._see(out, op, "activation")
             if index == before and func in _COPIES and self.purpose_of(args[0]) in ("weight", "adapter"):
-                self.storages[index].purpose = "cast"
+                self.storages[before].purpose = "cast"
         elif isinstance(out, (tuple, list)):
             for one in out:
                 if isinstance(one, torch.Tensor):
@@ -236,7 +236,8 @@ class Tracker(TorchDispatchMode):
         """what a condition on data is answered"""
         self.cuda = False
         try:
-            return self.__torch_dispatch__(func, types, args, kwargs | {"device": CPU} if "device" in kwargs else kwargs)
+            here = kwargs | {"device": CPU} if "device" in kwargs else kwargs
+            return self.__torch_dispatch__(func, types, args, here)
         finally:
             self.cuda = True
 

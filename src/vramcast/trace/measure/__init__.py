@@ -20,8 +20,9 @@ from vramcast.models.measured import Layers, Measured, Measurement, Part, Parts
 from vramcast.models.saved import SavedArch, content_of, saved, saved_arch
 from vramcast.trace.flame import live
 from vramcast.trace.judged import Judged
-from vramcast.trace.measure.cut import Cut, CutBatch, cut
+from vramcast.trace.measure.cut import CutBatch, cut
 from vramcast.trace.measure.fit import Fitter, difference
+from vramcast.trace.measure.part import Cut
 from vramcast.trace.measure.sizes import Range, range_of, sizes_in
 from vramcast.trace.question import ALSO, Question, own_code, question_of
 from vramcast.trace.recording import Recording

@@ -11,8 +11,8 @@ from vramcast.errors import Refused, refuse
 from vramcast.memory.measured import Rows
 from vramcast.models.extents import EXTENTS, Sizes, chunks, extent
 from vramcast.models.measured import Part, Tensor
-from vramcast.trace.measure.cut import Cut, Seen
 from vramcast.trace.measure.loops import folded
+from vramcast.trace.measure.part import Cut, Seen
 
 Bytes = tuple[tuple[int, str], ...]
 
@@ -153,7 +153,7 @@ class Difference(NamedTuple):
 
 def difference(one: Cut, other: Cut) -> Difference | None:
     """The first tensor that is made, or dies, elsewhere."""
-    for left, right in zip(one.tensors, other.tensors):
+    for left, right in zip(one.tensors, other.tensors, strict=False):
         if left.key != right.key or (left.born, left.dies) != (right.born, right.dies):
             return Difference(left, right)
     longer = max(one.tensors, other.tensors, key=len)
@@ -175,11 +175,12 @@ def _embedded(all_tensors: Sequence[Seen], some: Sequence[Seen]) -> list[Seen | 
 
 def _check_peaks(part: Part, cut: Cut, sizes: Sizes, what: str) -> None:
     """Compare with what was seen, from border to border."""
-    seen = Part(cut.borders, tuple(Tensor(*one[:3], ((one.bytes, "1"),), one.operator, one.module) for one in cut.tensors))
-    fitted, measured = Rows(part, sizes), Rows(seen, sizes)
-    for index, (ours, theirs) in enumerate(zip(part.borders, cut.borders, strict=True)):
-        ends = [borders[index + 1] if index + 1 < len(borders) else None for borders in (part.borders, cut.borders)]
-        found, real = int(fitted.peak(ours, ends[0])), int(measured.peak(theirs, ends[1]))
+    tensors = [Tensor(*one[:3], ((one.bytes, "1"),), one.operator, one.module) for one in cut.tensors]
+    fitted, seen = Rows(part, sizes), Rows(Part(cut.borders, tuple(tensors)), sizes)
+    ours, theirs = ((0, *borders, None) for borders in (part.borders, cut.borders))
+    for place in range(len(ours) - 1):
+        found = int(fitted.peak(ours[place] or 0, ours[place + 1]))
+        real = int(seen.peak(theirs[place] or 0, theirs[place + 1]))
         if abs(found - real) * _APART > real:
             raise refuse(
                 f"{what}: its tensors at {_shown(sizes)} do not follow from those at other sizes",

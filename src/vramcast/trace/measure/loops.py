@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from vramcast.models.measured import NEVER
-from vramcast.trace.measure.cut import Cut
+from vramcast.trace.measure.part import Cut
 
-_MANY = 300
-"""tensors of a part that has a loop"""
 _LONGEST = 40
 """tensors of a round"""
 _ROUNDS = 3
@@ -17,8 +15,6 @@ _STAYS = 20
 
 def folded(cut: Cut) -> Cut:
     """The part with two rounds of each loop."""
-    if len(cut.tensors) < _MANY:
-        return cut
     kept: list[int] = []
     index = 0
     keys = [tensor.key for tensor in cut.tensors]
@@ -36,15 +32,17 @@ def _loop(cut: Cut, keys: list[tuple[str, ...]], start: int) -> tuple[int, int]:
         rounds = 1
         while keys[start + rounds * length : start + (rounds + 1) * length] == first:
             rounds += 1
-        if rounds >= _ROUNDS and _ends(cut, start, length):
+        if rounds >= _ROUNDS and _repeats(cut, start, length):
             return length, rounds
     return 1, 1
 
 
-def _ends(cut: Cut, start: int, length: int) -> bool:
-    """Whether what the first round made is gone after the second."""
+def _repeats(cut: Cut, start: int, length: int) -> bool:
+    """Whether the second round makes what the first one made, which is gone after it."""
     later = cut.tensors[start + 2 * length].born
-    made = cut.tensors[start : start + length]
+    made, again = (cut.tensors[at : at + length] for at in (start, start + length))
+    if any(one.bytes != other.bytes for one, other in zip(made, again, strict=True)):
+        return False
     stays = sum(tensor.bytes for tensor in made if tensor.dies == NEVER or tensor.dies > later)
     return stays * _STAYS <= sum(tensor.bytes for tensor in made)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ class Scoring:
         self.watch = watch
 
     @contextmanager
-    def over(self, model: Any, phase: str, *, adapter_off: bool = False) -> Iterator[None]:
+    def over(self, model: Any, phase: str, *, adapter_off: bool = False) -> Generator[None]:
         """Passes of a model, all in this phase; without its adapters."""
         from trl.trainer.utils import use_adapter
 

@@ -6,7 +6,7 @@ Their metrics (entropy, accuracies, `.item()`) are part of the trace: some of th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -70,7 +70,7 @@ class Trainer:
 
 
 @contextmanager
-def reads(kind: str) -> Iterator[None]:
+def reads(kind: str) -> Generator[None]:
     """A trainer's function that reads what this one has not is another version's.
 
     Raises:

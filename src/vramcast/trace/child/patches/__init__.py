@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 
 from vramcast.trace.child.patches import (
-    bitsandbytes,
     data,
+    fused_head,
     hidden,
+    hugging_face,
     kernels,
     libraries,
     liger,
+    packed_products,
     states,
-    transformers,
-    trl,
     values,
 )
 from vramcast.trace.child.patches.patch import Moved, Patch, installed
@@ -22,10 +22,10 @@ from vramcast.trace.question import OwnStep, Question
 __all__ = ["CPU", "TABLE", "Moved", "Patch", "imported_patches", "installed", "own_patches", "patches_of"]
 
 TABLE = [
-    *data.PATCHES, *kernels.PATCHES, *hidden.PATCHES, *libraries.PATCHES, *transformers.PATCHES, *trl.PATCHES,
-    *liger.PATCHES, *bitsandbytes.PATCHES, *states.PATCHES,
+    *data.PATCHES, *kernels.PATCHES, *hidden.PATCHES, *libraries.PATCHES, *hugging_face.PATCHES,
+    *fused_head.PATCHES, *liger.PATCHES, *packed_products.PATCHES, *states.PATCHES,
 ]  # fmt: skip
-CPU = [*data.PATCHES, *transformers.PATCHES]
+CPU = [*data.PATCHES, *hugging_face.PATCHES]
 """those without which a fake step would differ from a real one on the CPU: what is left is CUDA's own"""
 
 
@@ -42,4 +42,4 @@ def own_patches(question: OwnStep) -> list[Patch]:
 
 def imported_patches() -> list[Patch]:
     """Those of the frameworks that a user's own step has imported."""
-    return transformers.PATCHES if "transformers.masking_utils" in sys.modules else []
+    return hugging_face.PATCHES if "transformers.masking_utils" in sys.modules else []

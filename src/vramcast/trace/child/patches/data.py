@@ -64,7 +64,7 @@ def _sum(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _engine_asks() -> bool:
     """Whether the autograd engine itself runs the operator, not a Python function that it calls."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code.co_name in _WRAPPERS:
         frame = frame.f_back
     return frame is not None and frame.f_code.co_name == "_engine_run_backward"

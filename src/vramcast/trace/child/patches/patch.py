@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from vramcast.trace.child.tracker import Stand, Temporary, Tracker
-from vramcast.trace.question import Question
+from vramcast.trace.question import Asked
 
 
 class Moved(Exception):
@@ -28,17 +28,17 @@ class Patch(NamedTuple):
     name: str
     why: str
     source: str
-    applies: Callable[[Question], bool] = lambda question: True
-    replaces: Callable[[Question, Tracker], list[Replacement]] | None = None
+    applies: Callable[[Any], bool] = lambda question: True
+    replaces: Callable[[Any, Tracker], list[Replacement]] | None = None
     """functions of frameworks"""
-    stands: Callable[[Question], dict[Any, Stand]] | None = None
+    stands: Callable[[Any], dict[Any, Stand]] | None = None
     """operators that are answered"""
-    temporaries: Callable[[Question], dict[Any, Temporary]] | None = None
+    temporaries: Callable[[Any], dict[Any, Temporary]] | None = None
     """operators whose kernels take more than their outputs"""
 
 
 @contextmanager
-def installed(patches: list[Patch], question: Question, tracker: Tracker) -> Iterator[list[str]]:
+def installed(patches: list[Patch], question: Asked, tracker: Tracker) -> Generator[list[str]]:
     """Apply the patches of a question; gives their names.
 
     Raises:

@@ -19,16 +19,16 @@ from vramcast.trace.child.tracker import Tracker
 
 aten = torch.ops.aten
 _WRAPPERS = {"__torch_dispatch__", "__torch_function__", "inner", "_fn"}
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_OWN = os.path.dirname(vramcast.trace.__file__) + os.sep
-_IMPORTS = os.path.dirname(importlib.__file__) + os.sep
+_TORCH = os.path.dirname(str(torch.__file__)) + os.sep
+_OWN = os.path.dirname(str(vramcast.trace.__file__)) + os.sep
+_IMPORTS = os.path.dirname(str(importlib.__file__)) + os.sep
 _LIBRARIES = (_TORCH, _OWN, _IMPORTS, contextlib.__file__, functools.__file__, "<")
 """how files begin whose code is not the user's"""
 
 
 def place_of_user() -> str:
     """File and line of the innermost frame that is neither torch's nor ours."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
@@ -36,7 +36,7 @@ def place_of_user() -> str:
 
 def _asks_itself() -> str:
     """torch's file that reads a value for itself: an optimizer its count of steps. Empty if the user does."""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code.co_name in _WRAPPERS:
         frame = frame.f_back
     file = frame.f_code.co_filename if frame is not None else ""

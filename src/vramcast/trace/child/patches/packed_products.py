@@ -7,7 +7,7 @@ on a card, and chooses between its kernels as it does there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec, module_from_spec
 from typing import Any
@@ -34,11 +34,23 @@ def _is_packed(question: Question) -> bool:
 # --- the backend ------------------------------------------------------------------------------------------------------
 
 
+def _always(answer: Any) -> Callable[..., Any]:
+    """A function of anything. Each is one of its own: types are written onto those of a library."""
+
+    def give(*args: Any, **kwargs: Any) -> Any:
+        return answer
+
+    return give
+
+
+_zero = _always(0)
+
+
 class _NoKernels:
     """Stands where the compiled library is: each function takes what it gets and reports no error."""
 
     def __getattr__(self, name: str) -> Callable[..., int]:
-        return lambda *args: 0
+        return _always(0)
 
 
 class _NoContext:
@@ -53,7 +65,7 @@ class _NoContext:
 
 
 @contextmanager
-def _set(owner: Any, **values: Any) -> Iterator[None]:
+def _set(owner: Any, **values: Any) -> Generator[None]:
     """Attributes of a module, as long as the block runs."""
     old = {name: getattr(owner, name) for name in values if hasattr(owner, name)}
     for name, value in values.items():
@@ -88,18 +100,18 @@ def _functions(backend: str, capability: str) -> dict[str, Callable[..., Any]]:
     with (
         _set(_ops, register_kernel=collect),
         _set(cextension, lib=_NoKernels()),
-        _set(torch._C, _cuda_getCurrentRawStream=lambda index: 0),
+        _set(torch._C, _cuda_getCurrentRawStream=_zero),
     ):
         spec.loader.exec_module(module)
     major, _, minor = capability.partition(".")
     card = _PROCESSORS.get(capability, _PROCESSORS["9.0"]), int(major or 9), int(minor or 0)
     vars(module).update(
         CUBLAS_Context=_NoContext,
-        get_ptr=lambda tensor: None,
-        is_on_gpu=lambda tensors: True,
-        _get_tensor_stream=lambda tensor: None,
-        _cuda_device_of=lambda tensor: nullcontext(),
-        _gpu_dispatch_props=lambda index: card,
+        get_ptr=_zero,
+        is_on_gpu=_always(True),
+        _get_tensor_stream=_zero,
+        _cuda_device_of=_always(nullcontext()),
+        _gpu_dispatch_props=_always(card),
     )
     return found
 
@@ -129,7 +141,7 @@ def _stand(function: Callable[..., Any]) -> Stand:
 
 
 @contextmanager
-def _callers_autocast() -> Iterator[None]:
+def _callers_autocast() -> Generator[None]:
     """Autocast as it is where the operator was called: below a dispatch mode it is off, in a kernel's function on."""
     with torch._C._RestorePythonTLSSnapshot():
         enabled = torch.is_autocast_enabled("cpu")
@@ -165,23 +177,29 @@ def _on_a_card(question: Question, tracker: Tracker) -> list[Replacement]:
             state.threshold = threshold
         return MatMul8bitLt.apply(A, B, out, bias, state)
 
+    def dynamic_map(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.empty(256)
+
     found = [
-        Replacement(bitsandbytes, "matmul", lambda _: matmul),
-        Replacement(functional, "name2qmap", lambda _: {}),
-        Replacement(functional, "create_dynamic_map", lambda _: lambda *args, **kwargs: torch.empty(256)),
+        Replacement(bitsandbytes, "matmul", _always(matmul)),
+        Replacement(functional, "name2qmap", _always({})),
+        Replacement(functional, "create_dynamic_map", _always(dynamic_map)),
     ]
     if hasattr(modules, "has_avx512bf16"):
-        found.append(Replacement(modules, "has_avx512bf16", lambda _: lambda: False))
+        found.append(Replacement(modules, "has_avx512bf16", _always(_always(False))))
     return found
 
 
 def _addresses(question: Question, tracker: Tracker) -> list[Replacement]:
-    return [Replacement(FakeTensor, "data_ptr", lambda _: lambda self: 0)]
+    return [Replacement(FakeTensor, "data_ptr", _always(_zero))]
 
 
 def _autocast(question: Question, tracker: Tracker) -> list[Replacement]:
     def make(old: Any) -> Any:
-        return lambda device="cpu": old(device)
+        def enabled(device: str = "cpu") -> bool:
+            return old(device)
+
+        return enabled
 
     return [Replacement(torch, "is_autocast_enabled", make)]
 
