@@ -37,7 +37,7 @@ def _of(tuning: str, *, eager: bool) -> Callable[[dict[str, Any]], bool]:
 
 CLASSES = (
     Class("LoRA, efficient attention", _of("lora", eager=False), (None, None, 0.0005), (None, None, 0.005)),
-    Class("LoRA, eager attention", _of("lora", eager=True), (None, None, 0.0005), (0.04, None, None)),
+    Class("LoRA, eager attention", _of("lora", eager=True), (None, None, 0.0005), (0.001, None, 0.005)),
     Class("QLoRA, efficient attention", _of("qlora", eager=False), (0.003, None, 0.012), (0.025, 0.08, None)),
     Class("QLoRA, eager attention", _of("qlora", eager=True), (0.003, None, 0.012), (0.025, 0.08, None)),
 )

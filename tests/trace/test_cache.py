@@ -111,7 +111,9 @@ def _flipped(content: bytes, at: int) -> bytes:
 
 @pytest.mark.parametrize("damage", [_cut, _flipped])
 @pytest.mark.parametrize("at", [0, 31, 32, 40, -1])
-def test_a_damaged_file_is_removed_and_recorded_anew(cache: Cache, damage: Callable[[bytes, int], bytes], at: int) -> None:
+def test_a_damaged_file_is_removed_and_recorded_anew(
+    cache: Cache, damage: Callable[[bytes, int], bytes], at: int
+) -> None:
     """Cut off or changed, in its checksum or behind it."""
     cache.save(question(), recording())
     (file,) = files(cache)
@@ -124,7 +126,9 @@ def test_a_damaged_file_is_removed_and_recorded_anew(cache: Cache, damage: Calla
     assert cache.load(question()) == recording()
 
 
-@pytest.mark.parametrize("body", [b"", b"no zlib", b"x\x9c\x03\x00\x00\x00\x00\x01", b"x\x9cc`\x00\x00\x00\x02\x00\x01"])
+@pytest.mark.parametrize(
+    "body", [b"", b"no zlib", b"x\x9c\x03\x00\x00\x00\x00\x01", b"x\x9cc`\x00\x00\x00\x02\x00\x01"]
+)
 def test_a_whole_file_that_is_no_recording_is_removed(cache: Cache, body: bytes) -> None:
     cache.save(question(), recording())
     (file,) = files(cache)

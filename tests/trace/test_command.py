@@ -380,7 +380,9 @@ def test_a_models_own_code_is_run_only_if_it_is_trusted(shared: None, workplace:
 
     def built(words: str = "") -> int:
         (first, *_) = (
-            row for row in json.loads(run(f"trace {job} --json {words}").stdout)["instants"] if row["instant"] == "built"
+            row
+            for row in json.loads(run(f"trace {job} --json {words}").stdout)["instants"]
+            if row["instant"] == "built"
         )
         return first["trace"]["allocated_bytes"]
 

@@ -76,7 +76,10 @@ def really(asked: Question) -> tuple[list[Mark], list[Event]]:
     borders: Any = Borders()
     parts = Parts(model)
     watch, optimizer = Watch(parts, borders), optimizer_of(asked, parts, borders)
-    with torch.backends.mkldnn.flags(enabled=False), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with (
+        torch.backends.mkldnn.flags(enabled=False),
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+    ):
         _train(asked, parts, watch, optimizer, lambda *_: None)
         borders.mark("end", "end", "steady")
     return borders.marks, list(_events(profiler.profiler.kineto_results.events()))
@@ -147,8 +150,8 @@ def test_every_phase_peaks_where_the_real_one_does(dtype: str, recompute: str, h
     from vramcast.trace.child.step import run
 
     asked = question(
-        config=MODEL | {"model_type": "llama" if how == "foreach" else "qwen2"}, weights_dtype=dtype, compute_dtype=dtype, recompute=recompute,
-        optimizer_impl=how, attention="eager", accumulation=2, clips=True,
+        config=MODEL | {"model_type": "llama" if how == "foreach" else "qwen2"}, weights_dtype=dtype,
+        compute_dtype=dtype, recompute=recompute, optimizer_impl=how, attention="eager", accumulation=2, clips=True,
     )  # fmt: skip
     real, traced = really(asked), in_trace(run(asked, patches=CPU))
     assert len(peaks(*real)) == 2 * (2 * 3 + 1)

@@ -20,21 +20,23 @@ STEPS: dict[str, dict[str, Any]] = {
     "full, efficient, clipped, foreach": {"attention": "efficient", "clips": True, "optimizer_impl": "foreach"},
     "full, eager, fp16": {"attention": "eager", "weights_dtype": "fp16", "compute_dtype": "fp16"},
     "full, math, loop": {"attention": "math", "optimizer_impl": "loop", "accumulation": 2},
-    "autocast": AUTOCAST,
     "autocast, recompute": {**AUTOCAST, "recompute": "plain"},
     "LoRA with dropout": LORA,
     "LoRA, autocast, recompute": {**LORA, **AUTOCAST, "recompute": "reentrant"},
     "LoRA, trainer": {**LORA, "trainer": "sft", "loss": "fused", "autocast": True, "recompute": "plain"},
-    "recompute, reentrant": {"recompute": "reentrant"},
     "biases, sliding windows": {"config": CONFIG | {"model_type": "qwen2", "use_sliding_window": True}},
-    "experts": {"config": CONFIG | {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}},
+    "experts": {
+        "config": CONFIG
+        | {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    },
 }
 
 
 def _in_order(recording: Recording) -> Recording:
     """Deaths between two births sorted: autocast forgets its casts in the order of their addresses."""
     found: list[int] = []
-    for deaths, events in groupby(recording.events, key=lambda event: event & 1):
+    for deaths, run_of in groupby(recording.events, key=lambda event: event & 1):
+        events = list(run_of)
         found += sorted(events) if deaths else events
     return structs.replace(recording, events=found)
 

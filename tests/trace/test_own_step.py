@@ -131,7 +131,7 @@ def test_what_stays_is_told_by_what_it_is(traced: Traces) -> None:
 SPELLINGS = [
     ('Net().to("cuda")', 'torch.zeros(BATCH, LENGTH, dtype=torch.long).cuda()'),
     ('Net().to(0)', 'torch.zeros(BATCH, LENGTH, dtype=torch.long, device=0)'),
-    ('Net().to(device=torch.device("cuda:0"))', 'torch.zeros(BATCH, LENGTH, dtype=torch.long).to(0, non_blocking=True)'),
+    ('Net().to(device=torch.device("cuda:0"))', 'torch.zeros(BATCH, LENGTH, dtype=torch.long).cuda(0, True)'),
     ('Net().cuda(0)', 'torch.empty(BATCH, LENGTH, dtype=torch.long, device=torch.device("cuda", 0))'),
     ('Net().to("cuda", torch.float32)', 'torch.zeros(BATCH, LENGTH, dtype=torch.long).to("cuda:0")'),
 ]  # fmt: skip
@@ -310,7 +310,9 @@ def test_compilation_is_left_out_and_said(traced: Traces) -> None:
 @pytest.mark.trace
 def test_blocks_may_take_and_give_anything(traced: Traces) -> None:
     """By name, in a mapping, or no tensor at all."""
-    source = PLAIN + """
+    source = (
+        PLAIN
+        + """
 class Block(Block):
     def forward(self, state):
         return {"x": super().forward(state["x"]), "count": state["count"] + 1}
@@ -321,6 +323,7 @@ class Net(Net):
             state = layer(state=state)
         return self.head(state["x"])
 """
+    )
     assert shape(traced(source).judged.recording) == shape(traced(PLAIN).judged.recording)
 
 
@@ -433,7 +436,10 @@ def test_an_exception_of_the_user_is_said_with_its_place(traced: Traces, source:
 
 @pytest.mark.trace
 def test_a_step_takes_no_arguments(traced: Traces) -> None:
-    for source, who in (("def build(batch): ...", "it"), ("def build():\n  return lambda batch: batch", "what it returns")):
+    for source, who in (
+        ("def build(batch): ...", "it"),
+        ("def build():\n  return lambda batch: batch", "what it returns"),
+    ):
         fact, context = mistake(traced, source)
         assert fact == f"--step NAME:build: {who} is called without arguments: missing a required argument: 'batch'"
         assert context["do"]
@@ -467,9 +473,7 @@ TARGETS = [
 
 
 @pytest.mark.parametrize(("target", "fact", "use"), TARGETS)
-def test_a_target_is_a_module_and_a_function(
-    target: str, fact: str, use: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_is_a_module_and_a_function(target: str, fact: str, use: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said before a process starts."""
     monkeypatch.setattr("vramcast.trace.process.NEEDED", ())
     ran = run(f"trace --step {target} --gpu a100-sxm-80gb")

@@ -1,4 +1,4 @@
-"""The child process as the parent sees it, with a small program in its place; and what the real one does with its pipes."""
+"""The child process as the parent sees it, with a small program in its place; and the real one's pipes."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def test_the_next_question_gets_a_new_process(child: Child) -> None:
 
 def test_a_process_that_does_not_listen() -> None:
     """The pipe breaks while a question larger than it is written."""
-    with Child([sys.executable, "-c", "import sys; sys.exit('not today')"]) as child:
-        with pytest.raises(Refused, match=r"ended with code 1\n  said  not today"):
-            child.record(question(config={"x": "x" * 1_000_000}))
+    deaf = [sys.executable, "-c", "import sys; sys.exit('not today')"]
+    with Child(deaf) as child, pytest.raises(Refused, match=r"ended with code 1\n  said  not today"):
+        child.record(question(config={"x": "x" * 1_000_000}))
 
 
 def test_the_end_of_the_block_ends_the_process() -> None:
@@ -171,6 +171,5 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
         ran = answer(f"{command} --gpu a100-sxm-80gb")
         assert (ran.exit, ran.stdout) == (2, "")
         assert ran.stderr == (
-            "error: the trace needs torch, trl\n"
-            "  install  pip install 'vramcast[trace]' (the CPU's torch is enough)\n"
+            "error: the trace needs torch, trl\n  install  pip install 'vramcast[trace]' (the CPU's torch is enough)\n"
         )

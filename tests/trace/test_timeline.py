@@ -47,7 +47,7 @@ def recordings(draw: st.DrawFn) -> Recording:
     script, live = Script(), list[str]()
     marked = False
     for index in range(draw(st.integers(1, 40))):
-        if draw(st.integers(0, 3)) == 0 or index == 20 and not marked:
+        if draw(st.integers(0, 3)) == 0 or (index == 20 and not marked):
             marked = True
             when = draw(st.sampled_from(["first", "steady"]))
             script.mark(draw(st.sampled_from(PHASES)), draw(st.sampled_from("ab")), when, draw(st.integers(-1, 2)))
@@ -71,7 +71,7 @@ def test_terms_sum_to_the_processes(recording: Recording) -> None:
     assert len(phases) == len({(span.mark.when, span.mark.phase, span.mark.instant) for span in replayed.spans})
     for phase in phases:
         (process,) = phase.processes
-        counted = {counter: 0 for counter in ("allocated", "cached", "outside")}
+        counted = dict.fromkeys(("allocated", "cached", "outside"), 0)
         for term in phase.terms:
             counted[term.counter] += term.bytes
             assert term.bytes >= 0

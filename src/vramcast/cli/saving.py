@@ -7,7 +7,6 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from vramcast.catalog.models import model_config
 from vramcast.errors import Refused, refuse
 from vramcast.types.job import Understanding
 
@@ -35,6 +34,8 @@ def check_target(options: argparse.Namespace) -> None:
 
 
 def _is_saved(path: str) -> bool:
+    from vramcast.catalog.models import model_config
+
     try:
         return bool(model_config(path).measured)
     except Refused:

@@ -22,9 +22,7 @@ Tell = Callable[[str, int, int], None]
 """(what, how much is done, of how much)"""
 
 
-def run(
-    question: Question, tell: Tell = lambda what, done, of: None, patches: list[Patch] | None = None
-) -> Recording:
+def run(question: Question, tell: Tell = lambda what, done, of: None, patches: list[Patch] | None = None) -> Recording:
     """Run the step of a question and record it. `patches`: others than those that make it a step on the card.
 
     Raises:
