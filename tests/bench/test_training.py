@@ -12,9 +12,9 @@ from tests.cli.cases import run
 from vramcast.bench import Reading, bench
 from vramcast.bench.counters import QUANTITIES, read
 from vramcast.bench.jobs import Skip
+from vramcast.bench.method import Method, phases_of
 from vramcast.bench.ranges import between_of
 from vramcast.bench.stacks import facts_of
-from vramcast.bench.method import Method, phases_of
 from vramcast.errors import Refused, refuse
 from vramcast.types.job import Understanding
 from vramcast.types.result import PhaseBytes

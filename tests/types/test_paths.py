@@ -10,7 +10,8 @@ from vramcast.types.settings import ROLES, Settings
 NAMES = """
 algorithm grpo.variant framework model tuning trainable
 weights_dtype compute_dtype grad_dtype master_dtype state_dtype autocast
-quant.kind quant.double quant.storage quant.bits quant.group quant.compute_dtype quant.rest_dtype optimizer optimizer.impl
+quant.kind quant.double quant.storage quant.bits quant.group quant.compute_dtype quant.rest_dtype
+optimizer optimizer.impl
 lora.rank lora.targets lora.dtype lora.dropout lora.dora lora.rank_pattern lora.save_modules
 micro_batch accumulation seq_len prompt_len response_len token_budget packing padding labelled_frac image_tokens
 group prompts_per_step mini_batch logprob.micro_batch logprob.token_budget eval.micro_batch lengths
