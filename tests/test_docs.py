@@ -304,7 +304,8 @@ NOT_TRACED = ("weights", "adapters", "optimizer.state", "cublas.workspace", "all
 
 
 def _rows(text: str) -> list[tuple[str, ...]]:
-    lines = [line for line in text.splitlines() if re.match(r"\| (bf16|fp32|LoRA|QLoRA)", line)]
+    """Settings with sizes, MiB."""
+    lines = [line for line in text.splitlines() if re.match(r"\| (bf16|fp32|LoRA|QLoRA)", line) and "%" not in line]
     return [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
 
 

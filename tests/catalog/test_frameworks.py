@@ -159,13 +159,12 @@ def test_transformers():
 
 def test_recipe_of_trl():
     """Under mixed precision FSDP keeps what trains in fp32; TRL's own head works in tiles since 1.15."""
-    fused = Recipe(outputs_fp32=True, upcasts_trainable=True, tile_tokens=4096, tile_vocab=32768)
+    fused = Recipe(outputs_fp32=True, upcasts_trainable=True, tile_tokens=4096, tile_vocab=32768, device_map=True)
     assert recipe("trl", "1.16.0", {"algorithm": "sft", "autocast": True}) == fused
-    assert recipe("trl", "1.14.0", {"autocast": False}) == Recipe()
-    assert recipe("trl", "1.14.0", {"autocast": True, "shard": "fsdp2"}) == Recipe(upcasts_trainable=True)
-    assert recipe("trl", "1.14.0", {"autocast": True, "shard": "fsdp1"}) == Recipe(
-        outputs_fp32=True, upcasts_trainable=True
-    )
+    assert recipe("trl", "1.14.0", {"autocast": False}) == Recipe(device_map=True)
+    sharded = {"autocast": True, "gpus": 8}
+    assert recipe("trl", "1.14.0", {**sharded, "shard": "fsdp2"}) == Recipe(upcasts_trainable=True)
+    assert recipe("trl", "1.14.0", {**sharded, "shard": "fsdp1"}) == Recipe(outputs_fp32=True, upcasts_trainable=True)
 
 
 def test_recipe_of_grpo_with_trl():
@@ -173,7 +172,7 @@ def test_recipe_of_grpo_with_trl():
     with_engine = {"algorithm": "grpo", "autocast": True, "engine.kind": "vllm"}
     assert recipe("trl", "1.16.0", with_engine) == Recipe(
         outputs_fp32=True, upcasts_trainable=True, tile_tokens=4096, tile_vocab=32768, old_logprobs=True,
-        engine_seqs_from_batch=True,
+        engine_seqs_from_batch=True, device_map=True,
     )  # fmt: skip
     assert not recipe("trl", "0.22.0", with_engine).old_logprobs
     assert recipe("trl", "0.23.0", with_engine).old_logprobs

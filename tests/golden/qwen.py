@@ -49,10 +49,8 @@ it is 1.5 MiB, more than 1, and split off."""
 # Keys and values of 3.5 MiB share segments of 20 MiB, five in each: 12 segments for 56 of them. All vectors together
 # (28 x 11,776 numbers and the last norm's 3584) are in one small segment of 2 MiB.
 SHARED_BF16 = 12 * 20 * MIB - 56 * 7 * MIB // 2 + 2 * MIB - 2 * (28 * 11_776 + 3584)
-SHARED_FP32 = 28 * 20 * MIB - 56 * 7 * MIB + 2 * MIB - 4 * (28 * 11_776 + 3584)
-"""free ends of the segments that smaller weights share; in fp32 two of 7 MiB are in a segment"""
+"""free ends of the segments that smaller weights share"""
 assert SHARED_BF16 == 44 * MIB + 1_430_528
-assert SHARED_FP32 == 168 * MIB + 763_904
 
 
 def remainders(slack: int, rounding: int = 0, shared: int = 0) -> dict[str, int]:
@@ -67,9 +65,14 @@ def remainders_bf16(slack: int) -> dict[str, int]:
     return remainders(slack, ROUNDING_BF16, SHARED_BF16)
 
 
-def remainders_fp32(slack: int) -> dict[str, int]:
-    """The same in fp32: behind every large weight there is 1 MiB."""
-    return remainders(slack, weights_slack(4), SHARED_FP32)
+def remainders_read(size_of_number: int, slack: int = 0) -> dict[str, int]:
+    """Where weights are read onto the card (`device_map`): one segment for all of them is there before. What is left of
+    it when all but the vectors are in it counts as the last one's if it is up to 1 MiB. `slack`: behind what comes
+    later."""
+    vectors = size_of_number * (28 * 11_776 + 3584)
+    left = -(size_of_number * PARAMS) % (2 * MIB) + vectors
+    rounding = left if left <= MIB else 0
+    return {"allocator.rounding": rounding, "allocator.cached": left - rounding + 2 * MIB - vectors + slack}
 
 
 def weights_slack(size_of_number: int) -> int:
@@ -77,3 +80,7 @@ def weights_slack(size_of_number: int) -> int:
     layer = [Q_PROJ, K_PROJ, K_PROJ, 3584, 512, 512, O_PROJ, GATE_PROJ, GATE_PROJ, GATE_PROJ, 3584, 3584]
     outer = [EMBEDDING, EMBEDDING, 3584]
     return sum(slack(size_of_number * elements) for elements in [*outer, *(28 * layer)])
+
+
+assert remainders_read(2) == {"allocator.rounding": MIB, "allocator.cached": 1_430_528}
+assert remainders_read(4) == {"allocator.rounding": 0, "allocator.cached": 2 * MIB + 763_904}

@@ -19,7 +19,7 @@ STEP, LOSS, BACKWARD = ("step", "update", "steady"), ("loss", "head", "steady"),
 
 def ask(framework: str, model: str = "TinyLlama/TinyLlama-1.1B-Chat-v1.0", **values: Any) -> dict[Instant, Any]:
     said: dict[str, Any] = {"weights_dtype": "bf16", "autocast": "false", "micro_batch": 2, "seq_len": 1024} | values
-    arguments = settings(algorithm="sft", framework=framework, loss="full", **said)
+    arguments = settings(algorithm="sft", framework=framework, **{"loss": "full"} | said)
     return phases(check("--model", model, "--gpu", "a100-sxm-80gb", *arguments))
 
 
@@ -50,6 +50,24 @@ def test_what_the_loss_shifts() -> None:
               ("4.45.0", "4.46.0", "4.48.1", "4.49.0")}  # fmt: skip
     assert logits["4.46.0"] == logits["4.48.1"] == logits["4.49.0"] + 4 * LOGITS
     assert logits["4.45.0"] == logits["4.49.0"] + 2 * LOGITS
+
+
+def fused_backward(**values: Any) -> int:
+    """`logits` in the head's backward."""
+    said = {"weights_dtype": "fp32", "autocast": "true", "micro_batch": 4, "recompute": "full", "loss": "fused"}
+    return terms(ask("trl==1.16.0", **said | values)["backward", "loss", "first"])["logits"]
+
+
+def test_a_fused_head_casts_rows_and_slices_before_it_lets_go_of_the_last_ones() -> None:
+    """4096 rows and 32,768 columns a tile, so TinyLlama's 32,000 are one slice. For 4 x 1023 rows it is cast once. In
+    the second chunk of 4 x 1535 it is cast again while the first copy is there, beside that chunk's rows."""
+    copied, row = VOCAB * HIDDEN * 2, HIDDEN * 2
+    # A token more: the last hidden state, the normed one, the row that is picked and its gradient, all in fp32; the
+    # norm's rsqrt, a label, and three numbers of a row.
+    token = 4 * HIDDEN * 4 + 4 + 8 + 3 * 4
+    more = (6140 - 4092) * token + (4096 - 4092) * 32768 * 2  # and 4 rows more of logits
+    once, twice = fused_backward(seq_len=1024), fused_backward(seq_len=1536)
+    assert twice - once == more + (2 * copied + (6140 - 4096) * row) - (copied + 4092 * row)
 
 
 def qlora(framework: str, **values: Any) -> dict[Instant, Any]:

@@ -93,6 +93,22 @@ def test_order_decides_what_a_free_end_is_good_for() -> None:
     assert place([short, long]) == Placed(13 * MIB + 3 * MIB // 4, 20 * MIB)
 
 
+def test_tensors_are_cut_from_one_segment_that_was_there_before() -> None:
+    """43 MiB get 44 alone. Cut from what 86 MiB and a small tensor had reserved, 88 MiB, they get what they ask for."""
+    sizes = [43 * MIB, 43 * MIB, 512]
+    assert place(sizes) == Placed(88 * MIB + 512, 90 * MIB)
+    assert place(sizes, cached=sum(sizes)) == Placed(86 * MIB + 512, 90 * MIB)
+
+
+def test_the_last_one_keeps_an_end_of_up_to_1_mib_of_it() -> None:
+    assert place([43 * MIB, 44 * MIB], cached=87 * MIB) == Placed(88 * MIB, 88 * MIB)
+
+
+def test_a_small_tensor_of_before_leaves_a_segment_for_small_ones() -> None:
+    assert place([512], cached=512) == Placed(512, 2 * MIB)
+    assert place([512, 2 * MIB], cached=MIB) == Placed(512 + 2 * MIB, 22 * MIB)
+
+
 # --- laws -------------------------------------------------------------------------------------------------------------
 
 SMALL = st.integers(1, MIB)

@@ -11,6 +11,7 @@ from vramcast.errors import Refused, refuse
 from vramcast.types.job import Understanding
 
 if TYPE_CHECKING:
+    from vramcast.models.measured import Measured
     from vramcast.models.saved import SavedArch
     from vramcast.trace import Traced
     from vramcast.trace.measure import Apart
@@ -75,13 +76,19 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _told(path: str, file: SavedArch, apart: Apart) -> str:
-    first = file.measurement.variants[0]
-    ways = " and ".join(one.modes["recompute"] for one in file.measurement.variants)
-    kinds = len(first.fresh.layers)
-    sequences = "one" if first.most == 1 else f"{first.fewest} or more"
-    return (
-        f"saved {path}: {len(first.fresh.layers[0].part.tensors)} tensors in a block"
-        f"{f', {kinds} kinds of blocks' if kinds > 1 else ''}, recompute {ways}\n"
-        f"  holds for {sequences} sequences of {first.shortest:,} to {first.longest:,} tokens\n"
-        f"  at this job's sizes within {100 * apart.share:.2f} % of the trace ({apart.phase} · {apart.instant})"
+    usual, *others = file.measurement.variants[0].fresh.layers
+    kinds = f", {1 + len(others)} kinds of blocks" if others else ""
+    return "\n".join(
+        (
+            f"saved {path}: {len(usual.part.tensors)} tensors in a block{kinds}",
+            *(f"  {_holds(variant)}" for variant in file.measurement.variants),
+            f"  at this job's sizes within {100 * apart.share:.2f} % of the trace ({apart.phase} · {apart.instant})",
+        )
     )
+
+
+def _holds(variant: Measured) -> str:
+    """What a variant is good for."""
+    sequences = "one sequence" if variant.most == 1 else f"{variant.fewest} or more sequences"
+    lengths = f"{variant.shortest:,} to {variant.longest:,} tokens"
+    return f"recompute {variant.modes['recompute']:<5} {sequences} of {lengths}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from vramcast.errors import refuse
 from vramcast.estimate.modelled import Also
-from vramcast.memory.measured import modes_of, variant
+from vramcast.memory.measured import modes_of, under
 from vramcast.memory.seat import Seat
 from vramcast.models.arch import Arch
 from vramcast.models.measured import Measured, Measurement
@@ -48,8 +48,8 @@ def check_measured(job: Resolved, seat: Seat) -> None:
     if measurement is None:
         return
     modes = modes_of(seat)
-    found = variant(measurement, modes)
-    apart = [*_job(job, measurement), *(_sizes(job, found) if found is not None else _modes(measurement, modes))]
+    found = under(measurement, modes)
+    apart = [*_job(job, measurement), *(_sizes(job, found) if found else _modes(measurement, modes))]
     if apart:
         lines = {path: f"{said} ({_origin(job, path)}), measured: {known}" for path, said, known in apart}
         raise refuse(f"{job.arch.name} was not measured for this job", **lines, measure=_command(job))
@@ -67,12 +67,13 @@ def _job(job: Resolved, measurement: Measurement) -> Iterator[Apart]:
         yield "framework", framework, measurement.framework
 
 
-def _sizes(job: Resolved, found: Measured) -> Iterator[Apart]:
+def _sizes(job: Resolved, found: list[Measured]) -> Iterator[Apart]:
     length, sequences = job.settings.seq_len, job.settings.micro_batch
-    if not found.shortest <= length <= found.longest:
-        yield "seq_len", f"{length:,}", f"{found.shortest:,} to {found.longest:,}"
-    if sequences < found.fewest or (found.most and sequences > found.most):
-        yield "micro_batch", str(sequences), str(found.most or f"{found.fewest} or more")
+    one = next((one for one in found if one.has(sequences)), found[0])
+    if not one.shortest <= length <= one.longest:
+        yield "seq_len", f"{length:,}", f"{one.shortest:,} to {one.longest:,}"
+    if not one.has(sequences):
+        yield "micro_batch", str(sequences), str(one.most or f"{one.fewest} or more")
 
 
 def _modes(measurement: Measurement, asked: dict[str, str]) -> Iterator[Apart]:

@@ -23,10 +23,13 @@ def allocator_rounding(seat: Seat) -> Size:
 
     Every tensor is rounded to 512 bytes. Weights are loaded first, one after the other: one of 10 MiB or more into a
     segment of its own, rounded to 2 MiB, smaller ones into segments of 20 MiB. An end of up to 1 MiB stays with its
-    tensor, unusable. A layer of 43 MiB takes 44; 108 of them in a model are 108 MiB. With expandable segments only the
-    512 bytes remain. Left out are tensors that come later or for a moment: they reuse what is cached.
+    tensor, unusable. A layer of 43 MiB takes 44; 108 of them in a model are 108 MiB. Where Transformers reads weights
+    onto the card (`device_map`; TRL from 0.26 on, one GPU) a segment for all of them is there first, and expandable
+    segments have no ends: the 512 bytes remain. Left out are tensors that come later or for a moment: they reuse what
+    is cached.
     """
-    return _over_terms(seat, "rounding", lambda entry: _unsplit if _placed(entry, seat) else _pages)
+    unsplit = _unsplit_of_one if seat.recipe.device_map else _unsplit
+    return _over_terms(seat, "rounding", lambda entry: unsplit if _placed(entry, seat) else _pages)
 
 
 @term(CACHED, lives=lambda seat: not seat.expandable, counter="cached", basis="derived", source=_SOURCE)
@@ -36,7 +39,8 @@ def allocator_cached(seat: Seat) -> Size:
     Of later tensors of 10 MiB or more, the whole end of a segment. The high value adds the blocks kept from an earlier
     phase: they are given back before an allocation fails, but other processes cannot use them.
     """
-    return _over_terms(seat, "ends", lambda entry: _free if _placed(entry, seat) else _ends)
+    free = _free_of_one if seat.recipe.device_map else _free
+    return _over_terms(seat, "ends", lambda entry: free if _placed(entry, seat) else _ends)
 
 
 def _placed(entry: Term, seat: Seat) -> bool:
@@ -67,16 +71,26 @@ def _by_layer(tensors: Iterable[tuple[Size, Size]]) -> list[Size]:
 
 
 @lru_cache(64)
-def _place(sizes: tuple[int, ...]) -> Placed:
-    return place(sizes)
+def _place(sizes: tuple[int, ...], cached: int = 0) -> Placed:
+    return place(sizes, cached=cached)
 
 
 def _unsplit(sizes: tuple[int, ...]) -> int:
     return _place(sizes).allocated - sum(sizes)
 
 
+def _unsplit_of_one(sizes: tuple[int, ...]) -> int:
+    """With one segment for all that was there before."""
+    return _place(sizes, sum(sizes)).allocated - sum(sizes)
+
+
 def _free(sizes: tuple[int, ...]) -> int:
     placed = _place(sizes)
+    return placed.reserved - placed.allocated
+
+
+def _free_of_one(sizes: tuple[int, ...]) -> int:
+    placed = _place(sizes, sum(sizes))
     return placed.reserved - placed.allocated
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vramcast.memory.attention import Attention
 from vramcast.memory.tape import Tensor
-from vramcast.num import Size, at_most, tabulate
+from vramcast.num import Size, at_most, tabulate, up_to
 
 
 class Model(Attention):
@@ -173,8 +173,7 @@ class Model(Attention):
         weight = tape.parameter(vocab, dims.hidden, self.weights_dtype, self.base_trains)
         labels = tape.empty("labels", scored, 1, "int64")
         statistics = [tape.empty(f"statistic {number}", scored, 1, "fp32") for number in range(_STATISTICS)]
-        buffers = self._tile(picked)
-        self.drop(*buffers)
+        self.drop(*self._tiles(picked, keeps_slice=False))
         kept = [tape.empty(name, scored, 1, "fp32") for name in ("log z", "entropy")]
         out = tape.empty("log-probabilities", scored, 1, "fp32")
         self.drop(*statistics)
@@ -183,10 +182,10 @@ class Model(Attention):
             sums = [tape.like(picked, "fp32 hidden gradient", "fp32", "logits")]
             if weight.requires_grad:
                 sums.append(tape.like(weight, "fp32 head gradient", "fp32", "gradient"))
-            tile = self._tile(picked, head_tiles=2)
+            tiles = self._tiles(picked, keeps_slice=True)
             grads: list[Tensor | None] = [self._rounded(sums[0], picked.dtype, "activation")]
             grads.append(self._rounded(sums[1], weight.dtype, "gradient") if weight.requires_grad else None)
-            tape.drop(*sums, *tile)
+            tape.drop(*sums, *tiles)
             return grads
 
         tape.node(out, [picked, weight], [picked, labels, *kept], backward)
@@ -201,18 +200,35 @@ class Model(Attention):
             return self.tape.view(wide)
         return self.tape.like(wide, f"rounded {kind}", dtype, "gradient" if kind == "gradient" else "activation")
 
-    def _tile(self, picked: Tensor, head_tiles: int = 1) -> list[Tensor]:
-        """One tile of logits and, when dtypes differ, the hidden rows and the slice of the head cast for it. Backward
-        casts the next slice before it lets go of the last: two are alive."""
+    def _tiles(self, picked: Tensor, *, keeps_slice: bool) -> list[Tensor]:
+        """One buffer for a tile of logits; where dtypes differ, the rows and the slice of the head that are cast for
+        it. Each is cast before the last one is let go of; forward lets go of slices at once. What happens in two chunks
+        of rows happens in more. Gives what is there at the end."""
         tape, seat, recipe = self.tape, self.seat, self.seat.recipe
-        rows = at_most(picked.rows, recipe.tile_tokens)
-        columns = at_most(seat.arch.dims.vocab, head_tiles * recipe.tile_vocab)
-        tile = [tape.empty("logits tile", rows, recipe.tile_vocab, seat.compute_dtype, "logits")]
-        if picked.dtype != seat.compute_dtype:
-            tile.append(tape.empty("hidden tile", rows, picked.width, seat.compute_dtype, "logits"))
-        if self.weights_dtype != seat.compute_dtype:
-            tile.append(tape.empty("head tile", columns, picked.width, seat.compute_dtype, "logits"))
-        return tile
+        dtype, width, vocab = seat.compute_dtype, picked.width, seat.arch.dims.vocab
+
+        def rows(count: Size) -> list[Tensor]:
+            return [tape.empty("hidden tile", count, width, dtype, "logits")] if picked.dtype != dtype else []
+
+        def head(count: Size) -> list[Tensor]:
+            return [tape.empty("head tile", count, width, dtype, "logits")] if self.weights_dtype != dtype else []
+
+        chunk, slices = at_most(picked.rows, recipe.tile_tokens), at_most(vocab, recipe.tile_vocab)
+        second = at_most(picked.rows, 2 * recipe.tile_tokens) - chunk
+        buffer = tape.empty("logits tile", chunk, recipe.tile_vocab, dtype, "logits")
+        hidden, held = rows(chunk), head(slices)
+        if keeps_slice:
+            following = head(at_most(vocab, 2 * recipe.tile_vocab) - slices)
+            self.drop(*held, *following)
+            held = head(vocab + recipe.tile_vocab - up_to(vocab, recipe.tile_vocab))
+        else:
+            self.drop(*held)
+            held = []
+        next_hidden = rows(second)
+        self.drop(*hidden)
+        next_slice = head(at_most(1, second) * slices)
+        self.drop(*held)
+        return [buffer, *next_hidden, *next_slice]
 
     def _pick(self, hidden: Tensor, scored: Size) -> Tensor:
         """Rows with a label, copied out; their gradient is scattered back over all rows in two steps."""

@@ -46,9 +46,9 @@ def _outputs(seat: Seat) -> str:
     return f"fp32, {held}" if seat.recipe.outputs_fp32 else held
 
 
-def variant(measurement: Measurement, modes: dict[str, str]) -> Measured | None:
+def under(measurement: Measurement, modes: dict[str, str]) -> list[Measured]:
     """What was measured under these modes, if it was."""
-    return next((one for one in measurement.variants if one.modes == modes), None)
+    return [one for one in measurement.variants if one.modes == modes]
 
 
 def measured_block(seat: Seat) -> BlockPass:
@@ -149,9 +149,11 @@ def _parts(seat: Seat) -> Parts:
 
     def find() -> Parts:
         measurement = seat.arch.block.measured
-        found = variant(measurement, modes_of(seat)) if measurement is not None else None
-        assert found is not None  # `estimate/measured.py` refuses a job that was not measured
-        return found.adding if seat.keeps_gradients else found.fresh
+        found = under(measurement, modes_of(seat)) if measurement is not None else []
+        assert found  # `estimate/measured.py` refuses a job that was not measured
+        if len(found) > 1:  # one sequence is run in another way: a mode that the number says
+            found = [one for one in found if one.has(int(seat.sequences))]
+        return found[0].adding if seat.keeps_gradients else found[0].fresh
 
     return seat.once("measured", find)
 

@@ -35,11 +35,18 @@ def rounded(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def place(sizes: Iterable[int]) -> Placed:
-    """The counters after tensors of `sizes` bytes were allocated in this order."""
+def place(sizes: Iterable[int], *, cached: int = 0) -> Placed:
+    """The counters after tensors of `sizes` bytes were allocated in this order.
+
+    Args:
+        cached: bytes of a tensor that was there before them, and is gone: its segment waits for them.
+    """
     small: list[int] = []
     large: list[int] = []
     allocated = reserved = 0
+    if cached:
+        reserved = _segment(rounded(cached))
+        (small if cached <= SMALL else large).append(reserved)
     for size in map(rounded, sizes):
         free = small if size <= SMALL else large
         index = bisect_left(free, size)

@@ -69,7 +69,7 @@ class Parts(Struct, frozen=True, kw_only=True):
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """What was measured under some modes."""
+    """What was measured under some modes. Where one sequence is run in another way than several, there are two."""
 
     modes: dict[str, str]
     """path → value, of all that decides what is allocated"""
@@ -83,6 +83,10 @@ class Measured(Struct, frozen=True, kw_only=True):
     """a micro-batch whose gradients are the first"""
     adding: Parts
     """one whose gradients are added to those that are there"""
+
+    def has(self, sequences: int) -> bool:
+        """Whether so many sequences are run in this way."""
+        return sequences >= self.fewest and (not self.most or sequences <= self.most)
 
 
 class Measurement(Struct, frozen=True, kw_only=True):

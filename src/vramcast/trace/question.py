@@ -67,6 +67,8 @@ class Question(Struct, frozen=True, kw_only=True, tag="job"):
     tuning: Literal["full", "lora", "frozen"]
     adapters: Adapters | None = None
     packed: Packed | None = None
+    device_map: bool = False
+    """weights are read onto the card one by one; packed ones always are"""
 
     sequences: int
     seq_len: int
@@ -172,6 +174,7 @@ def question_of(job: Resolved, config: dict[str, Any], *, code: str = "") -> Que
         tuning="lora" if adapted else "full",
         adapters=_adapters(settings) if adapted else None,
         packed=_packed(job, config),
+        device_map=job.recipe.device_map,
         sequences=settings.micro_batch,
         seq_len=total_len(settings),
         scored_len=scored_len(settings, job.recipe),

@@ -59,6 +59,10 @@ class Recipe(Struct, frozen=True):
     tile_vocab: int = 0
     """Vocabulary rows in one tile of a fused head; 0: no tiles."""
 
+    device_map: bool = False
+    """Transformers puts weights onto the card one by one (`device_map`), where one block of their size has been taken
+    and given back; else a model is made on the host and moved."""
+
     gptq_buffers: bool = False
     """4-bit GPTQ layers run on kernels that keep an unpacked copy of the largest one."""
 

@@ -131,10 +131,10 @@ def _implementation(question: Question, config: Any, tracker: Tracker) -> str:
 
 
 def _load(model: Any, question: Question, mode: FakeTensorMode, tracker: Tracker) -> None:
-    """The weights: read onto the card where they are packed, or where TRL loads them (`device_map="auto"`); else made
-    on the host and moved whole."""
+    """The weights: read onto the card where they are packed or `device_map` says so; else made on the host and moved
+    whole."""
     packed = question.packed
-    if packed is None and question.trainer == "loop":
+    if packed is None and not question.device_map:
         move(model, mode, tracker)
         return
     load(model, packed, mode, tracker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec import structs
@@ -56,7 +57,7 @@ def measure(said: Understanding, record: Record, *, trust_remote_code: bool = Fa
     _check(job)
     known = range_of(row.config, job.settings.seq_len, int(job.arch.max_len), row.where)
     ways = [_Way(said, recompute, row, record, trust_remote_code) for recompute in _recomputes(job)]
-    variants = tuple(way.measured(known) for way in ways)
+    variants = tuple(one for way in ways for one in way.measured(known))
     measurement = Measurement(
         framework=str(job.facts["framework"].value),
         source=ways[0].versions,
@@ -76,12 +77,18 @@ class _Way:
         self.versions: dict[str, str] = {}
         self.assumed: list[str] = []
 
-    def measured(self, known: Range) -> Measured:
-        """What was measured; where one sequence is run in another way than several, of those that the job has."""
+    def measured(self, known: Range) -> list[Measured]:
+        """What was measured; where one sequence is run in another way than several, each of the two that can be."""
         try:
-            return self._at(known)
+            return [self._at(known)]
         except Refused:
-            return self._at(known.around(self.job.settings.micro_batch))
+            own, other = known.one(), known.several()
+            if self.job.settings.micro_batch > 1:
+                own, other = other, own
+            found = [self._at(own)]
+            with suppress(Refused):
+                found.append(self._at(other))
+            return found
 
     def _at(self, known: Range) -> Measured:
         sizes = sizes_in(known)

@@ -25,9 +25,13 @@ class Range(NamedTuple):
     most: int = 0
     """sequences; 0: any number"""
 
-    def around(self, sequences: int) -> Range:
-        """Where one sequence is run in another way than several: those of the job."""
-        return self._replace(most=1) if sequences == 1 else self._replace(fewest=2)
+    def one(self) -> Range:
+        """With one sequence."""
+        return self._replace(most=1)
+
+    def several(self) -> Range:
+        """With more than one."""
+        return self._replace(fewest=2)
 
 
 def range_of(config: dict[str, Any], length: int, longest: int, source: str) -> Range:
