@@ -16,10 +16,10 @@ demo: $(VENV)/.package  ## the main job: a user's own config against a card ("do
 	@$(DEMO) || $(DEMO) --json | grep -q '"does_not_fit"'
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 trace: $(TRACE)/.trace  ## the tests that need torch and the frameworks, in an environment of their own; no GPU
-	$(TRACE)/bin/python -m pytest -m trace
+	$(TRACE)/bin/python -m pytest -n auto -m trace
 
 lint: setup
 	$(BIN)/ruff check .

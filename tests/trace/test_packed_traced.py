@@ -177,9 +177,9 @@ def test_the_rest_is_cast_one_by_one_and_the_cache_emptied(clears: bool) -> None
     assert _resident(wide, "weight") - _resident(_run(), "weight") == 2 * OTHER
 
 
-def test_trl_reads_plain_weights_onto_the_card_and_a_loop_moves_the_model() -> None:
+def test_plain_weights_are_read_onto_the_card_or_the_model_is_moved() -> None:
     whole = 2 * (LAYERS * LINEAR + OTHER)
-    assert _made(_run(None, trainer="sft", loss="fused"))[0][1].bytes == whole
+    assert _made(_run(None, device_map=True))[0][1].bytes == whole
     assert max(one.bytes for _, one in _made(_run(None))) == 2 * VOCAB * HIDDEN
 
 
