@@ -41,6 +41,8 @@ FAMILIES = {
     "qwen3": Family(qkv_bias="attention_bias", output_bias="attention_bias", qk_norm=True),
 }
 
+HEADS = ("ForCausalLM", "LMHeadModel")
+"""how the names of classes with a language-model head end"""
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
@@ -113,13 +115,13 @@ def _flag(config: dict[str, Any], rule: bool | str) -> bool:
     return bool(config.get(rule, False)) if isinstance(rule, str) else rule
 
 
-def check_head(config: dict[str, Any], source: str) -> None:
+def check_head(config: dict[str, Any], source: str, heads: tuple[str, ...] = HEADS) -> None:
     """A class such as MistralModel has no head: it embeds text, and nothing here is about that."""
     classes: list[str] = config.get("architectures") or []
-    if classes and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in classes):
+    if classes and not any(name.endswith(heads) for name in classes):
         raise refuse(
             f"{classes[0]} has no language-model head: what it does is not modelled yet",
-            **{"from": source, "allowed": "models of a class …ForCausalLM"},
+            **{"from": source, "allowed": f"models of a class …{heads[0]}"},
         )
 
 

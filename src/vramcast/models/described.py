@@ -8,7 +8,7 @@ from typing import Any
 
 from vramcast.models.adapters.methods import facts
 from vramcast.models.arch import Arch, Block, Row
-from vramcast.models.build import check_head
+from vramcast.models.build import HEADS, check_head
 from vramcast.models.describe import build_layout
 from vramcast.models.layout import Blocks, Layout, Piece, Weight
 from vramcast.models.program import Dims, no_program
@@ -25,7 +25,7 @@ def described_arch(name: str, config: dict[str, Any], source: str) -> Arch:
         Refused: an unknown model type, or a class without a language-model head; `source` says which file.
     """
     layout = build_layout(name, config, source)
-    check_head(config, source)
+    check_head(config, source, (*HEADS, "ForConditionalGeneration"))
     layers = layout.layers()
     last = layers[-1] if layers else layout.blocks[-1]
     dims = _dims(layout, last)

@@ -29,7 +29,7 @@ class Parts:
         self.plain = model.get_base_model() if hasattr(model, "get_base_model") else model
         base = getattr(self.plain, "base_model", None)
         self.backbone: torch.nn.Module = base if isinstance(base, torch.nn.Module) else self.plain
-        self.blocks = longest_list(self.backbone)
+        self.blocks = longest_list(getattr(self.backbone, "language_model", self.backbone))
         self.trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.places = {parameter: name.rpartition(".")[0] for name, parameter in model.named_parameters()}
         """parameter → the module that has it"""
@@ -78,19 +78,33 @@ def _reference(question: Question, mode: FakeTensorMode, tracker: Tracker) -> An
 
 
 def _from_config(question: Question, tracker: Tracker) -> Any:
-    from transformers import AutoModelForCausalLM
-
     config = _configuration(question)
     config.use_cache = question.outputs_kept  # a plain loop leaves it on; transformers/trainer.py turns it off
     implementation = _implementation(question, config, tracker)
     dtype = DTYPES[question.weights_dtype]
     own = {"trust_remote_code": True} if question.code else {}
+    if _sees(config):
+        tracker.assumed.setdefault("batches are text: towers for images and sound are loaded and do not run")
     with torch.device("meta"), _own_code(question):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=implementation, **own)
+        model = _auto(config).from_config(config, dtype=dtype, attn_implementation=implementation, **own)
     model.tie_weights()  # transformers 5.0 leaves that to from_pretrained
     if question.packed is not None:
         pack(model, question.packed, dtype, DTYPES[question.packed.compute_dtype])
     return model
+
+
+def _auto(config: Any) -> Any:
+    """The table of classes that knows a model: of language models, or of those that see as well.
+
+    Source: trl/trainer/utils.py create_model_from_path takes the class that config.json names.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText if _sees(config) else AutoModelForCausalLM
+
+
+def _sees(config: Any) -> bool:
+    return any(name.endswith("ForConditionalGeneration") for name in config.architectures or ())
 
 
 def _configuration(question: Question) -> Any:
@@ -119,15 +133,14 @@ def _own_code(question: Question) -> Generator[None]:
         raise refuse("the model's own code is not beside its config.json", said=str(error).splitlines()[0]) from None
 
 
-def _implementation(question: Question, config: Any, tracker: Tracker) -> str:
-    """Eager where nothing else is asked for, or where the class has nothing else: what Transformers itself does."""
-    from transformers import AutoModelForCausalLM
-
-    kind = AutoModelForCausalLM._model_mapping.get(type(config), None)
-    if question.attention == "eager" or getattr(kind, "_supports_sdpa", True):
-        return "eager" if question.attention == "eager" else "sdpa"
-    tracker.assumed.setdefault(f"attention is eager: {getattr(kind, '__name__', kind)} has no other")
-    return "eager"
+def _implementation(question: Question, config: Any, tracker: Tracker) -> str | None:
+    """Eager where that is asked for; else Transformers takes torch's, part by part, where a class has it."""
+    kind = _auto(config)._model_mapping.get(type(config), None)
+    if question.attention == "eager":
+        return "eager"
+    if not getattr(kind, "_supports_sdpa", True):
+        tracker.assumed.setdefault(f"attention is eager: {getattr(kind, '__name__', kind)} has no other")
+    return None
 
 
 def _load(model: Any, question: Question, mode: FakeTensorMode, tracker: Tracker) -> None:

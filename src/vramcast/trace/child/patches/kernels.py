@@ -30,8 +30,8 @@ def _attention(question: Question, tracker: Tracker) -> list[Replacement]:
                 dtype = torch.get_autocast_dtype("cpu")
                 query, key, value = (x.to(dtype) for x in (query, key, value))
             kernel = question.attention
-            if kernel == "flash" and attn_mask is not None:
-                kernel = "efficient"  # flash attention takes no mask
+            if kernel == "flash" and (attn_mask is not None or not _flash_takes(query, value)):
+                kernel = "efficient"
             if kernel == "flash":
                 return _flash(query, key, value, dropout_p, is_causal, scale)
             if kernel == "math":
@@ -44,6 +44,15 @@ def _attention(question: Question, tracker: Tracker) -> list[Replacement]:
         return attention
 
     return [Replacement(F, "scaled_dot_product_attention", make)]
+
+
+_WIDEST = 256
+"""head width that flash attention has kernels for"""
+
+
+def _flash_takes(query: torch.Tensor, value: torch.Tensor) -> bool:
+    """It takes no mask, and heads of one width (MLA has two). Source: sdp_utils.cpp check_head_dim_size_flash."""
+    return query.shape[-1] == value.shape[-1] <= _WIDEST
 
 
 def _flash(query: Any, key: Any, value: Any, dropout: float, causal: bool, scale: float | None) -> torch.Tensor:
