@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import Mistakes
+from vramcast.memory.alloc_conf import parse
 from vramcast.models.arch import Arch
 from vramcast.types.job import Fact
 from vramcast.types.settings import ADAPTED, Settings
@@ -44,6 +45,8 @@ def check(
     if settings.algorithm == "inference":
         _check_lengths(settings, origin, mistakes)
     _check_cache(settings, arch, origin, mistakes)
+    with mistakes.collect():
+        parse(settings.allocator, origin("allocator"))
     if arch.max_len and settings.seq_len > arch.max_len:
         warnings.append(f"seq_len = {settings.seq_len:,} is longer than {arch.name} was made for ({arch.max_len:,})")
     if gpu is not None and not gpu.has_bf16 and "bf16" in (settings.compute_dtype, settings.weights_dtype):

@@ -12,6 +12,7 @@ from vramcast.estimate.measured import check_measured
 from vramcast.estimate.packing import packing_of
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.rollout import engine_seat
+from vramcast.memory.alloc_conf import parse
 from vramcast.memory.seat import Seat, named
 from vramcast.types.settings import ADAPTED, Settings
 
@@ -134,7 +135,7 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         cache=settings.engine_cache,
         cache_dtype=(settings.engine_kv_dtype or "int4") if settings.engine_cache == "quantised" else "",
         recipe=job.recipe,
-        expandable="expandable_segments:true" in settings.allocator.lower().replace(" ", ""),
+        expandable=parse(settings.allocator).expandable_segments,
     )
 
 

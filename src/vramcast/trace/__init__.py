@@ -9,7 +9,7 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.catalog.models import model_config
 from vramcast.errors import Refused, refuse
 from vramcast.estimate import Resolved, answer, capacity_of, resolve
-from vramcast.trace.allocator.settings import AllocatorSettings, parse
+from vramcast.memory.alloc_conf import AllocatorSettings, parse
 from vramcast.trace.cache import Cache
 from vramcast.trace.component import Component
 from vramcast.trace.judged import Judged, judge

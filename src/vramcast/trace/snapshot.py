@@ -15,8 +15,8 @@ from typing import Any
 
 from vramcast import __version__
 from vramcast.errors import refuse
+from vramcast.memory.alloc_conf import INTERVALS
 from vramcast.trace.allocator import AllocatorSettings
-from vramcast.trace.allocator.settings import INTERVALS
 from vramcast.trace.history import Entry, History, instant_of
 from vramcast.trace.recording import Recording
 from vramcast.trace.replay import Heap

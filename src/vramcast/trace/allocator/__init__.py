@@ -3,8 +3,8 @@
 Source: c10/cuda/CUDACachingAllocator.cpp (main after torch 2.10, early 2026; constants and settings as in torch 2.13).
 """
 
+from vramcast.memory.alloc_conf import AllocatorSettings, parse
 from vramcast.trace.allocator.blocks import Block
 from vramcast.trace.allocator.device import Allocator, NoRoom
-from vramcast.trace.allocator.settings import AllocatorSettings, parse
 
 __all__ = ["Allocator", "AllocatorSettings", "Block", "NoRoom", "parse"]

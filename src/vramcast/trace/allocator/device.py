@@ -7,12 +7,12 @@ memory that cudaMalloc itself rounds away.
 
 from __future__ import annotations
 
+from vramcast.memory.alloc_conf import INTERVALS, AllocatorSettings
+from vramcast.memory.alloc_words import UNLIMITED
 from vramcast.memory.segments import BLOCK, LARGE, SEGMENT, SMALL
 from vramcast.trace.allocator import expandable, release
 from vramcast.trace.allocator.blocks import Block, Pool
 from vramcast.trace.allocator.card import Card
-from vramcast.trace.allocator.settings import INTERVALS, AllocatorSettings
-from vramcast.trace.allocator.words import UNLIMITED
 from vramcast.units import MIB
 
 

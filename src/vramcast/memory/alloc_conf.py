@@ -7,13 +7,14 @@ PYTORCH_CUDA_ALLOC_CONF, PYTORCH_HIP_ALLOC_CONF and PYTORCH_ALLOC_CONF the first
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from vramcast.errors import Mistakes, near, refuse
+from vramcast.memory.alloc_words import UNLIMITED, Value, Words, decimal, is_power, mib, whole
 from vramcast.memory.segments import LARGE, SHARED
-from vramcast.trace.allocator.words import UNLIMITED, Value, Words, decimal, is_power, mib, whole
 from vramcast.units import MIB
 
 INTERVALS = 16
@@ -53,6 +54,7 @@ Read: TypeAlias = Callable[[str, Value, Mapping[str, Any]], Changes]
 """(key, value, fields so far) -> fields that change"""
 
 
+@lru_cache(16)
 def parse(text: str, where: str = "PYTORCH_ALLOC_CONF") -> AllocatorSettings:
     """The settings of a text; `where` it was said.
 

@@ -7,10 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from tests.cli.cases import run
 
 from vramcast.errors import Refused
+from vramcast.memory.alloc_words import UNLIMITED
 from vramcast.trace.allocator import AllocatorSettings, parse
-from vramcast.trace.allocator.words import UNLIMITED
 from vramcast.units import MIB
 
 
@@ -221,3 +222,16 @@ def _taken(text: str) -> bool:
     except Refused:
         return False
     return True
+
+
+def test_check_refuses_what_pytorch_would() -> None:
+    """Both mistakes, with where they were said; before, any text went for `no expandable segments`."""
+    said = "--set allocator=expandable_segment:True,max_split_size_mb:x"
+    printed = run(f"check --model Qwen/Qwen2.5-0.5B --set algorithm=sft {said}")
+    assert (printed.exit, printed.stdout) == (2, "")
+    errors = [line for line in printed.stderr.splitlines() if line.startswith("error")]
+    assert errors == [
+        "error: unknown allocator setting 'expandable_segment'",
+        "error: max_split_size_mb:x is not a whole number",
+    ]
+    assert "  in       --set\n  near     expandable_segments" in printed.stderr
