@@ -177,6 +177,14 @@ def test_a_packed_checkpoint_is_contradicted_in_these_words(name: str, checkpoin
     assert found.stderr.rstrip() == text
 
 
+def test_how_to_pack_it_has_no_effect(checkpoint: Any) -> None:
+    checkpoint("gptq")
+    flags = "--set algorithm=inference --set quant.bits=8 --set quant.group=32 --json"
+    found = json.loads(run(f"check --model config.json --gpu l4 {flags}").stdout)
+    why = "the checkpoint is packed already: gptq int4 g128"
+    assert {one["path"]: one["why"] for one in found["ineffective"]} == {"quant.bits": why, "quant.group": why}
+
+
 # --- what may be said -------------------------------------------------------------------------------------------------
 
 

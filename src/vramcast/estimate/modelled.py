@@ -136,6 +136,7 @@ _OF_TRAINING = (
     "optimizer", "accumulation", "recompute", "loss", "tuning", "labelled_frac", "state_dtype", "autocast", "packing",
     "padding", "lora",
 )  # fmt: skip
+_OF_PACKING = ("quant.double", "quant.storage", "quant.bits", "quant.group")
 _OF_GROUPS = ("group", "prompts_per_step", "mini_batch", "grpo.variant")
 _OF_GENERATE = ("engine.kind", "engine.cache", "engine.kv_dtype")
 _RULES: tuple[tuple[Callable[[str], bool], Callable[[Settings], bool], str], ...] = (
@@ -192,10 +193,13 @@ def _uses_host(job: Settings) -> bool:
     return "cpu" in (job.offload_weights, job.offload_optimizer) or job.engine_sleep == "1"
 
 
-def ineffective(asked: Mapping[str, Fact], settings: Settings) -> list[Ineffective]:
-    """Values the user set that change nothing in this job."""
+def ineffective(asked: Mapping[str, Fact], settings: Settings, packed: str) -> list[Ineffective]:
+    """Values the user set that change nothing in this job; `packed`: how the checkpoint itself is, if it is."""
     changed = [(name, fact) for name, fact in asked.items() if fact.value != find(name)[1].default]
     found = [Ineffective(name, fact.value, why) for name, fact in changed if (why := without_effect(name, settings))]
+    if packed:
+        why = f"the checkpoint is packed already: {packed}"
+        found += [Ineffective(name, fact.value, why) for name, fact in changed if name in _OF_PACKING]
     length = asked.get("seq_len")
     if settings.algorithm == "grpo" and length is not None and length.value != settings.seq_len:
         found.append(Ineffective("seq_len", length.value, "a sequence is prompt_len + response_len"))
