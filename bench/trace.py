@@ -19,7 +19,7 @@ from torch.distributed._tools.mem_tracker import MemTracker  # noqa: E402
 
 from vramcast.catalog.models import model_config  # noqa: E402
 from vramcast.estimate import resolve  # noqa: E402
-from vramcast.trace.allocator.settings import parse  # noqa: E402
+from vramcast.memory.alloc_conf import parse  # noqa: E402
 from vramcast.trace.child.fakes import fake_mode, to_fake  # noqa: E402
 from vramcast.trace.child.step import run  # noqa: E402
 from vramcast.trace.question import Question, question_of  # noqa: E402

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from vramcast.algorithms.table import Instant, Phase, When
 from vramcast.estimate.lengths import generated_sequences, prompt_len, scored_len, total_len
-from vramcast.estimate.measured import check_measured
+from vramcast.estimate.measured_checks import check_measured
 from vramcast.estimate.packing import packing_of
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.rollout import engine_seat

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramcast.memory.passes import BlockPass, EndPass, block_pass, first_block_pass
+from vramcast.memory.pass_sizes import BlockPass, EndPass
 from vramcast.memory.seat import Seat
 from vramcast.models.extents import Sizes
 from vramcast.models.measured import NEVER, Kind, Measured, Measurement, Part, Parts, Tensor
@@ -140,7 +140,7 @@ def measured_ends(seat: Seat) -> EndPass:
 
 def _cached(seat: Seat) -> Size:
     """Copies of the blocks' weights that only autocast holds."""
-    first, block = first_block_pass(seat), block_pass(seat)
+    first, block = measured_first(seat), measured_block(seat)
     return first.casts - first.saved_casts + (seat.arch.dims.layers - 1) * (block.casts - block.saved_casts)
 
 
@@ -150,7 +150,7 @@ def _parts(seat: Seat) -> Parts:
     def find() -> Parts:
         measurement = seat.arch.block.measured
         found = under(measurement, modes_of(seat)) if measurement is not None else []
-        assert found  # `estimate/measured.py` refuses a job that was not measured
+        assert found  # `estimate/measured_checks.py` refuses a job that was not measured
         if len(found) > 1:  # one sequence is run in another way: a mode that the number says
             found = [one for one in found if one.has(int(seat.sequences))]
         return found[0].adding if seat.keeps_gradients else found[0].fresh

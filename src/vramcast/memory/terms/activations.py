@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.memory.passes import EndPass, block_pass, end_pass, first_block_pass, sparse_end_pass, tied_gradient
+from vramcast.memory.pass_sizes import EndPass
+from vramcast.memory.passes import block_pass, end_pass, first_block_pass, sparse_end_pass, tied_gradient
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Interval, term
 from vramcast.num import Size, worst
