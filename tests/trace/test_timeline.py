@@ -252,3 +252,21 @@ def test_a_share_of_the_card_counts_too() -> None:
     gpu = structs.replace(GPU, total_bytes=structs.replace(GPU.total_bytes, value=2 * RESERVED - 2))
     assert judge(step(), half, gpu, 10 << 30).verdict == "does_not_fit"
     assert judge(step(), DEFAULT, gpu, 10 << 30).verdict == "fits"
+
+
+def test_instants_stand_as_a_steps_last_micro_batch_has_them() -> None:
+    """What makes the batch, before a step's scores, counts as its forward; it does not bring forward to the front."""
+    script = Script().mark("forward", "last block").born("ids", MIB)
+    for number in range(2):
+        script.mark("score.old", "head").born(f"scores {number}", MIB)
+    for number in range(2):
+        script.mark("forward", "last block").born(f"kept {number}", 2 * MIB).mark("loss", "head").born(f"l {number}", MIB)
+        script.mark("backward", "loss").dead(f"kept {number}")
+    script.mark("step", "update").born("state", MIB)
+    names = [phase.name for phase in told(script)]
+    assert names == ["score.old", "forward", "loss", "backward", "step"]
+
+
+def test_a_score_has_a_head_too() -> None:
+    script = Script().mark("score.old", "head").born("tile", MIB)
+    assert sizes(told(script)[0]) == {"logits": MIB}

@@ -25,17 +25,24 @@ STATES = {"load": "rest", "forward": "forward", "loss": "loss", "backward": "bac
 
 def timeline(recording: Recording, replayed: Replay, gpu: Gpu) -> list[PhaseBytes]:
     """Every instant at its worst moment, in the order of the first run of the loop, then of a later one."""
-    instants: dict[tuple[str, str, str], list[Span]] = {}
-    for when in ("first", "steady"):
-        for span in replayed.spans:
-            if span.mark.when == when:
-                instants.setdefault((when, span.mark.phase, span.mark.instant), []).append(span)
+    instants = _instants(replayed.spans)
     worst = {key: max(spans, key=lambda span: span.allocated) for key, spans in instants.items()}
     living = _living(recording, {span.event for span in worst.values()})
     return [
         _phase(span, max(one.reserved for one in instants[key]), _terms(living[span.event], span.mark), gpu)
         for key, span in worst.items()
     ]
+
+
+def _instants(spans: list[Span]) -> dict[tuple[str, str, str], list[Span]]:
+    """(when, phase, instant) -> its spans, in the order in which a step's last micro-batch has them: what comes before
+    a step's scores counts as its forward."""
+    found: dict[tuple[str, str, str], list[Span]] = {}
+    for when in ("steady", "first"):
+        for span in reversed(spans):
+            if span.mark.when == when:
+                found.setdefault((when, span.mark.phase, span.mark.instant), []).append(span)
+    return dict(reversed(found.items()))
 
 
 Alive: TypeAlias = list[tuple[Storage, str]]
@@ -89,7 +96,7 @@ def term_of(storage: Storage, mark: Mark, born: str) -> str:
 
 
 def _in_head(mark: Mark) -> bool:
-    return mark.phase == "loss" or (mark.phase, mark.instant) == ("backward", "loss")
+    return mark.phase == "loss" or mark.instant == "head" or (mark.phase, mark.instant) == ("backward", "loss")
 
 
 def _phase(span: Span, reserved: int, sums: Counter[str], gpu: Gpu) -> PhaseBytes:
