@@ -260,7 +260,8 @@ def test_instants_stand_as_a_steps_last_micro_batch_has_them() -> None:
     for number in range(2):
         script.mark("score.old", "head").born(f"scores {number}", MIB)
     for number in range(2):
-        script.mark("forward", "last block").born(f"kept {number}", 2 * MIB).mark("loss", "head").born(f"l {number}", MIB)
+        script.mark("forward", "last block").born(f"kept {number}", 2 * MIB)
+        script.mark("loss", "head").born(f"loss {number}", MIB)
         script.mark("backward", "loss").dead(f"kept {number}")
     script.mark("step", "update").born("state", MIB)
     names = [phase.name for phase in told(script)]
