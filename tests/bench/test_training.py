@@ -277,3 +277,13 @@ def test_the_command_lists_them(tmp_path: Path) -> None:
 def test_a_framework_that_is_not_known() -> None:
     with pytest.raises(Refused):
         facts_of({**ROW, "stack": "other", "source": {"repo": "somebody/recipes"}})
+
+
+def test_each_method_has_its_own_reason(tmp_path: Path) -> None:
+    """What the formulas do not know is no excuse for the trace."""
+    file = tmp_path / "rows.jsonl"
+    basic = {"quantity": "allocated_peak", "unit": "bytes", "score": "relative", "value": 10**10}
+    reasons = {"known_reason": "no fragments", "trace_reason": "a race of threads"}
+    file.write_text(json.dumps({**ROW, "readings": [{**basic, **reasons}]}), encoding="utf-8")
+    assert bench([str(file)]).rows[0].known_reason == "no fragments"
+    assert bench([str(file)], Method(phases_of)).rows[0].known_reason == "a race of threads"

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from vramcast.bench import components, inference
 from vramcast.bench.jobs import Skip
-from vramcast.bench.method import Method
+from vramcast.bench.method import FORMULA, Method
 from vramcast.bench.reading import Reading
 from vramcast.bench.rows import Row
 from vramcast.bench.training import Training
@@ -23,7 +23,7 @@ def read_run(row: Row, method: Method) -> Iterator[Reading]:
     except Skip as skip:
         predict = _refusing(skip)
     for reading in row.readings or ():
-        known = _known(row, reading)
+        known = _known(row, reading, method)
         try:
             _ask(row, reading, known)
             yield predict(known, reading)
@@ -34,7 +34,7 @@ def read_run(row: Row, method: Method) -> Iterator[Reading]:
             yield structs.replace(known, skipped_reason=f"refused: {facts}")
 
 
-def _known(row: Row, reading: Mapping[str, Any]) -> Reading:
+def _known(row: Row, reading: Mapping[str, Any], method: Method) -> Reading:
     return Reading(
         id=row.id,
         workload=_workload(row),
@@ -49,7 +49,7 @@ def _known(row: Row, reading: Mapping[str, Any]) -> Reading:
         inferred=bool(reading.get("inferred")),
         gold=row.gold,
         confidence=row.confidence,
-        known_reason=reading.get("known_reason"),
+        known_reason=reading.get("known_reason" if method is FORMULA or row.component else "trace_reason"),
     )
 
 
