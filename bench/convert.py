@@ -48,7 +48,7 @@ _SMALL = "most working tensors have 1 to 10 MiB, and what is left behind them in
 _STAGED = "remainders of segments that 16-bit weights were staged in: 8 MiB more or less from run to run"
 PATTERNS = (
     (r"t4-.*", r"reserved_peak|process_peak", _FRAGMENTS),
-    (r"t4-.*-none-.*SmolLM2-360M", r"allocated_peak", _SMALL),
+    (r"t4-.*-none-.*SmolLM2-360M|t4-.*-eager-nf4-.*SmolLM2-135M", r"allocated_peak", _SMALL),
     (
         r"liger-csv-fused-linear-orpo-loss-huggingf-.*-t4096",
         r"allocated_peak",

@@ -100,7 +100,6 @@ def test_cards(gpu: str | None, card: str | None) -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"attention": "eager"}, "refused: attention = eager is not modelled yet"),
         ({"checkpointing": "selective"}, "refused: recompute = selective is not modelled yet"),
         ({"compile": True}, "refused: compile = true is not modelled yet"),
         ({"parallel": {"gpus": 8, "tp": 2, "zero": 0}}, "refused: tp = 2 is not modelled yet"),
@@ -160,7 +159,8 @@ def test_readings_of_one_run(phases: list[PhaseBytes]) -> None:
     step = read("allocated_peak", "step", phases, {}).point
     assert step == values["allocated_after_step"] + adapters  # foreach: the square roots of all variances
     assert values["allocated_peak"] == read("allocated_peak", "backward", phases, {}).point
-    assert values["allocated_peak_first_step"] == values["allocated_peak"] - 2 * adapters
+    # In the first step autograd has multiplied nothing when the logits' gradients are there: one workspace less.
+    assert values["allocated_peak_first_step"] == values["allocated_peak"] - 2 * adapters - workspaces // 2
     assert values["allocated_peak"] <= values["reserved_peak"] < values["process_peak"] == values["device_peak"]
 
 
@@ -255,7 +255,7 @@ def test_no_reading_is_dropped() -> None:
     assert len(answer.rows) == sum(len(row["readings"]) for row in rows)
     assert all(one.skipped_reason for one in answer.rows)
     assert sum(one.skipped_reason == "refused: asked and refused" for one in answer.rows) >= 700
-    assert {one.workload for one in answer.rows} == {"training"}
+    assert {one.workload for one in answer.rows} == {"training", "training, packed base"}
 
 
 def test_the_command_lists_them(tmp_path: Path) -> None:

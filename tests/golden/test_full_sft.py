@@ -168,7 +168,7 @@ def test_bf16_weights_and_eight_micro_batches() -> None:
                 **remainders_read(2),
             },
             # "first" is the last micro-batch before the first step: gradients exist, moments do not
-            **expected(0, threads=1, rounded=2),
+            **expected(0, threads=2, rounded=2),
             **expected(states, threads=2, rounded=4),
         },
     )

@@ -96,8 +96,9 @@ def expected(
     resting = {**resident, **engine, "optimizer.state": moments, **rounded["resting"]}
     idle = {**resting, "cublas.workspace": workspace}
     scoring = {**resting, "cublas.workspace": workspace or WORKSPACE, "inputs": INPUTS}
-    forward = {**scoring, **learning, **rounded["learning"]}
-    backward = {**forward, "cublas.workspace": 2 * WORKSPACE}
+    # micro-batches before have been through backward, in autograd's thread
+    forward = {**scoring, **learning, **rounded["learning"], "cublas.workspace": 2 * WORKSPACE}
+    backward = forward
     blocks_run = {"fsdp.gathered": gathered["blocks"]}
     head_runs = {"fsdp.gathered": gathered["head"]}
     first_block = {

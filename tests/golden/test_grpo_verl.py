@@ -179,10 +179,10 @@ def test_every_phase() -> None:
         scoring = {**resting, **asleep, "cublas.workspace": workspace or WORKSPACE}
         inputs = {"inputs": 2 * IDS + TABLES}
         streamed = {f"{name} (reference)": size for name, size in inputs.items()}
-        # Learning: reduced gradients of the micro-batches before are there, in fp32.
+        # Learning: reduced gradients of the micro-batches before are there, in fp32; autograd's thread has multiplied.
         learning = {**scoring, "gradients": gradients, "inputs": IDS + TABLES,
-                    **shard_remainders(copies + 1)}  # fmt: skip
-        backward = {**learning, "cublas.workspace": 2 * WORKSPACE}
+                    "cublas.workspace": 2 * WORKSPACE, **shard_remainders(copies + 1)}  # fmt: skip
+        backward = learning
         return {
             ("sync", "weights", when): {**resting, **updated, **sync, "cublas.workspace": workspace},
             ("generate", "rollout", when): {**resting, **awake, "cublas.workspace": workspace},

@@ -328,7 +328,7 @@ def test_flash_attention(kv_heads: int) -> None:
     width = kv_heads * 16
     query, key, value = _tokens(ops, 64), _tokens(ops, width), _tokens(ops, width)
     since = len(ops.tape.steps)
-    out = ops.attention(query, key, value)
+    out, _ = ops.attention(query, key, value)
     kept, peak = _run(ops, out, since)
     log_sum = 200 * 4 * 4
     assert kept == log_sum
@@ -345,7 +345,7 @@ def test_efficient_attention(kv_heads: int) -> None:
     width = kv_heads * 16
     query, key, value = _tokens(ops, 64), _tokens(ops, width), _tokens(ops, width)
     since = len(ops.tape.steps)
-    out = ops.attention(query, key, value)
+    out, _ = ops.attention(query, key, value)
     kept, peak = _run(ops, out, since)
     log_sum = 2 * 128 * 4 * 4  # 100 padded to 128
     expanded = 2 * 200 * 64 * 2 if kv_heads < 4 else 0
@@ -356,5 +356,5 @@ def test_efficient_attention(kv_heads: int) -> None:
 def test_attention_without_a_graph_leaves_only_its_output() -> None:
     ops = _operators(records=False, attention="efficient")
     since = len(ops.tape.steps) + 3
-    out = ops.attention(_tokens(ops, 64), _tokens(ops, 32), _tokens(ops, 32))
+    out, _ = ops.attention(_tokens(ops, 64), _tokens(ops, 32), _tokens(ops, 32))
     assert ops.tape.alive(since=since) == ops.tape.size(out) == 200 * 64 * 2

@@ -37,7 +37,7 @@ def read_run(row: Row, method: Method) -> Iterator[Reading]:
 def _known(row: Row, reading: Mapping[str, Any], method: Method) -> Reading:
     return Reading(
         id=row.id,
-        workload=_workload(row),
+        workload=f"{_workload(row)}, packed base" if _packed(row) else _workload(row),
         stack=row.stack,
         tuning=row.tuning,
         quantity=str(reading.get("quantity", "")),
@@ -84,3 +84,9 @@ def _workload(row: Row) -> str:
     said = str(row.fields.get("workload") or "")
     asked = row.job.get("algorithm") == "inference" if row.job is not None else said.startswith("inference")
     return "inference" if asked else "training"
+
+
+def _packed(row: Row) -> bool:
+    """Training on packed weights: summed up apart, because how they were loaded is seen in every reading."""
+    kind = (row.job or {}).get("quant.kind", "none")
+    return _workload(row) == "training" and (row.tuning == "qlora" or kind != "none")

@@ -45,6 +45,12 @@ def check(
     if settings.algorithm == "inference":
         _check_lengths(settings, origin, mistakes)
     _check_cache(settings, arch, origin, mistakes)
+    if settings.attention == "eager" and (settings.algorithm == "inference" or settings.engine_kind == "hf"):
+        mistakes.add(
+            "attention = eager is modelled in training, and not yet where the model generates",
+            **{"from": origin("attention"), "allowed": "flash, efficient"},
+        )
+        contradicted.add("attention")
     with mistakes.collect():
         parse(settings.allocator, origin("allocator"))
     if arch.max_len and settings.seq_len > arch.max_len:

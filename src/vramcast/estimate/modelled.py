@@ -63,7 +63,7 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
     "quant.compute_dtype": (None, "fp32", "bf16", "fp16"),
     "quant.rest_dtype": (None, "fp32", "bf16", "fp16"),
     "optimizer": tuple(row.id for row in optimizers()),
-    "attention": (None, "flash", "efficient"),
+    "attention": (None, "eager", "flash", "efficient"),
     "recompute": ("none", "full"),
     "loss": ("full", "fused"),
     "shard": ("none", "fsdp1", "fsdp2"),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from vramcast.memory.linear import Linears
+from vramcast.memory.eager_attention import EagerAttention
 from vramcast.memory.tape import Tensor
 from vramcast.num import Size, up_to, whole
 
 
-class Attention(Linears):
+class Attention(EagerAttention):
     """`Linears` with attention."""
 
-    def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Causal attention of all sequences; query, key and value are `tokens * width`."""
+    def attention(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Causal attention of all sequences; query, key and value are `tokens * width`. Its output, and the weights
+        if there are any."""
         seat = self.seat
+        if seat.attention == "eager":
+            return self._eager(query, key, value)
         if seat.autocast:
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
@@ -22,7 +25,7 @@ class Attention(Linears):
         else:
             out = self._flash(query, key, value)
         self.drop(query, key, value)
-        return out
+        return out, ()
 
     def _flash(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """FlashAttention 2: output and log-sum-exp are kept. Backward: dq, dk, dv and, for its own use, an fp32 row
@@ -62,7 +65,7 @@ class Attention(Linears):
         Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu; transformers repeat_kv.
         """
         tape, dims, seat = self.tape, self.seat.arch.dims, self.seat
-        key, value = (self._expand(x, query, name) for x, name in ((key, "key"), (value, "value")))
+        key, value = (self._expanded(x, query, name) for x, name in ((key, "key"), (value, "value")))
         out = tape.like(query, "attention output")
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
         log_sum = tape.empty("log-sum-exp", padded_rows, dims.heads, "fp32")
@@ -77,16 +80,11 @@ class Attention(Linears):
         self.drop(log_sum, key, value)
         return out
 
-    def _expand(self, x: Tensor, query: Tensor, name: str) -> Tensor:
-        """repeat_interleave of key or value heads; the gradient is summed back over the group."""
-        if not self.seat.arch.shares_keys:
-            return self._alias(x)
-        tape = self.tape
-        out = tape.like(query, f"expanded {name}")
-        return tape.node(out, [x], [], lambda gradient: [tape.like(x, f"{name} gradient summed")])
-
     def cache(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Hugging Face's cache takes keys and values over by copy; the copies are counted by the kv_cache term."""
+        """Hugging Face's cache takes keys and values over by copy; the copies are counted by the kv_cache term. In
+        training the outputs hold the cache, and so it keeps them when a block's backward is through with them."""
+        if self.seat.caches_in_step and self.tape.records:
+            return self.tape.hold(key), self.tape.hold(value)
         if not (self.seat.caches and self.seat.state == "generate"):
             return key, value
         cached = tuple(self.tape.parameter(x.rows, x.width, x.dtype, trains=False) for x in (key, value))

@@ -56,5 +56,7 @@ class EndPass(NamedTuple):
     """logits that the caller still holds when the gradient of the hidden states is complete"""
     leaf: Size = 0
     """what was made before the blocks and stays until backward is over, beside the first one's input"""
+    mask: Size = 0
+    """what eager attention adds to scores: there while blocks run forward, with checkpoints until they are done"""
     front: Size = 0
     """what was made before the blocks and is there while they run forward"""

@@ -121,7 +121,8 @@ def _checkpointed_block(seat: Seat, *, embedded: bool = False) -> BlockPass:
 
     Source: torch/utils/checkpoint.py. The non-reentrant kind starts when backward first asks for a saved tensor: what
     the nodes before made is alive too. It stops where the last tensor is saved, before that operator runs. The
-    reentrant kind runs the whole block, and its output is a variable of the checkpoint's own backward.
+    reentrant kind runs the whole block; its output and that one's gradient are variables of the checkpoint's own
+    backward.
     """
     quiet = new_tape(seat, records=not seat.reentrant)
     quiet.tape.checkpointed = True
@@ -138,7 +139,9 @@ def _checkpointed_block(seat: Seat, *, embedded: bool = False) -> BlockPass:
     out = seat.arch.block.program(ops, seat.arch, hidden, tables)
     tape.end_autocast()
     tape.drop(*waiting)
-    if not seat.reentrant:
+    if seat.reentrant:
+        tape.hold(gradient)
+    else:
         tape.drop(out)
         tape.unwind(max(node.step for node in tape.nodes if node.asks_for_saved))
         ops.forget_recomputation()
@@ -167,6 +170,7 @@ def _run_ends(seat: Seat) -> EndPass:
     inputs = tape.alive()
     ops.rope_tables()
     tables = tape.alive() - inputs
+    mask = _mask(ops)
     since = len(tape.steps)
     hidden = ops.hidden("last hidden states")
     ops.scope("norm")
@@ -176,7 +180,7 @@ def _run_ends(seat: Seat) -> EndPass:
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
     most, casts = tape.peak(since, start), tape.alive("cast", since)
     if not seat.records:
-        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0)
+        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask)
     tape.end_autocast()
     start = len(tape.steps)
     tape.backward(loss, tape.like(loss, "loss gradient"))
@@ -193,8 +197,17 @@ def _run_ends(seat: Seat) -> EndPass:
         gradient,
         tape.alive("logits", since),
         leaf := _leaf(seat),
+        mask,
         tape.size(hidden) + leaf,
     )
+
+
+def _mask(ops: Model) -> Size:
+    if ops.seat.attention != "eager":
+        return 0
+    mask = ops.mask()
+    ops.drop(mask)
+    return ops.tape.size(mask)
 
 
 def _leaf(seat: Seat) -> Size:

@@ -128,6 +128,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     reentrant: bool = False
     loss: Literal["full", "fused"] = "full"
     attention: str = "flash"
+    one_sequence: bool = False
+    """a micro-batch is one sequence: products of heads need no copies"""
     labels_unknown: bool = False
     """nobody said which share of the tokens is scored: the point takes all"""
     caches: bool = False
@@ -207,6 +209,12 @@ class Seat(Struct, frozen=True, kw_only=True):
     def trains(self) -> bool:
         """The role has parameters that learn."""
         return self.tuning != "frozen"
+
+    @property
+    def caches_in_step(self) -> bool:
+        """The model is called with a cache of keys and values in training too: its default, which checkpoints and the
+        Trainer turn off."""
+        return self.recipe.outputs_kept and self.recompute != "full"
 
     @property
     def inputs_require_grad(self) -> bool:

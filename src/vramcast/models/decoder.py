@@ -42,7 +42,7 @@ def block(ops: Operators, arch: Arch, hidden: Tensor, tables: Tensor) -> Tensor:
     """One decoder layer, in the order of `LlamaDecoderLayer.forward`."""
     ops.scope("input_layernorm")
     normed = ops.rms_norm(hidden)
-    attended = _attention(ops, arch, normed, tables)
+    attended, weights = _attention(ops, arch, normed, tables)
     ops.drop(normed)
     ops.scope("residual")
     middle = _residual(ops, arch, hidden, attended)
@@ -52,7 +52,7 @@ def block(ops: Operators, arch: Arch, hidden: Tensor, tables: Tensor) -> Tensor:
     ops.drop(normed)
     ops.scope("residual")
     out = _residual(ops, arch, middle, mixed)
-    ops.drop(middle)
+    ops.drop(middle, *weights)
     return out
 
 
@@ -68,23 +68,24 @@ def _residual(ops: Operators, arch: Arch, hidden: Tensor, added: Tensor) -> Tens
     return out
 
 
-def _attention(ops: Operators, arch: Arch, x: Tensor, tables: Tensor) -> Tensor:
+def _attention(ops: Operators, arch: Arch, x: Tensor, tables: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Its output, and the attention weights if the kernel makes any: the block holds them until it is through."""
     dims = arch.dims
     ops.scope("self_attn")
-    query = ops.linear("q_proj", x, dims.hidden, dims.query, arch.qkv_bias)
+    query = ops.by_head(ops.linear("q_proj", x, dims.hidden, dims.query, arch.qkv_bias))
     if arch.qk_norm:
         query = _head_norm(ops, query, dims.query)
-    key = ops.linear("k_proj", x, dims.hidden, dims.kv, arch.qkv_bias)
+    key = ops.by_head(ops.linear("k_proj", x, dims.hidden, dims.kv, arch.qkv_bias))
     if arch.qk_norm:
         key = _head_norm(ops, key, dims.kv)
-    value = ops.linear("v_proj", x, dims.hidden, dims.kv, arch.qkv_bias)
+    value = ops.by_head(ops.linear("v_proj", x, dims.hidden, dims.kv, arch.qkv_bias))
     turned_query, turned_key = ops.rope(query, tables), ops.rope(key, tables)
     ops.drop(query, key)
     turned_key, value = ops.cache(turned_key, value)
-    mixed = ops.attention(turned_query, turned_key, value)
+    mixed, weights = ops.attention(turned_query, turned_key, value)
     out = ops.linear("o_proj", mixed, dims.query, dims.hidden, arch.output_bias)
     ops.drop(mixed, turned_query, turned_key, value)
-    return out
+    return out, weights
 
 
 def _head_norm(ops: Operators, x: Tensor, width: Size) -> Tensor:

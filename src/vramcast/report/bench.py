@@ -47,7 +47,7 @@ def _lines(answer: Bench) -> Iterator[str]:
 
 def _label(row: Summary) -> str:
     """The quantity; of training said so, because inference has some of the same name."""
-    return f"training: {row.quantity}" if row.workload == "training" else row.quantity
+    return f"{row.workload}: {row.quantity}" if row.workload.startswith("training") else row.quantity
 
 
 def _percent(error: float | None) -> str:
@@ -106,7 +106,8 @@ def markdown_bench(answer: Bench) -> str:
             found = f"{_percent(row.median_error)} | {_percent(row.worst_error)}"
             if row.median_error is None:
                 found = f"{row.exact:,} of {compared:,} right | "
-            name = _NAMES.get((row.workload, row.quantity), row.quantity)
+            workload, _, packed = row.workload.partition(", ")
+            name = ", ".join(filter(None, (_NAMES.get((workload, row.quantity), row.quantity), packed)))
             lines.append(f"| {name} | {row.readings:,} | {compared:,} | {found} | {_limit(row)} |")
     return "\n".join(lines)
 

@@ -22,9 +22,20 @@ def _without_grad(seat: Seat) -> bool:
 
 @term("inputs", lives=lambda seat: _in_step(seat) or _without_grad(seat), source=_TRACED)
 def inputs(seat: Seat) -> Size:
-    """Token ids and the attention mask (8 bytes a token each) and, while blocks run, the rope tables. Small."""
+    """Token ids and the attention mask (8 bytes a token each) and, while blocks run, the rope tables. Small, but for
+    eager attention's mask of every pair of tokens: 2 bytes × micro-batch × length², 4 with fp32 weights."""
     end = end_pass(seat)
-    return end.inputs if seat.instant in ("embedding", "first token") else end.inputs + end.tables
+    mask = end.mask if _masked(seat) else 0
+    if seat.instant in ("embedding", "first token"):
+        return end.inputs + (mask if seat.reentrant else 0)
+    return end.inputs + end.tables + mask
+
+
+def _masked(seat: Seat) -> bool:
+    """Checkpoints keep the mask for the recomputation, the reentrant kind until the graph is gone; the backward of a
+    plain block does not need it."""
+    runs_forward = seat.state == "forward" or (seat.state == "infer" and seat.instant == "last block")
+    return runs_forward or (seat.recompute == "full" and seat.records)
 
 
 def _blocks_done(seat: Seat) -> bool:
@@ -200,7 +211,16 @@ def _head(seat: Seat, end: EndPass) -> Size:
 
 
 def _outputs_kept(seat: Seat) -> bool:
-    return seat.recipe.outputs_kept and (seat.state == "step" or (seat.state == "backward" and seat.instant != "loss"))
+    """Nothing but the loop needs the model's outputs any more."""
+    over = seat.state == "step" or (seat.state == "backward" and seat.instant != "loss")
+    return over and seat.recipe.outputs_kept
+
+
+def _cached(seat: Seat) -> Size:
+    """Keys and values of one layer. Values are what the product gave; rotary positions in fp32 make fp32 of keys."""
+    value = seat.compute_dtype if seat.autocast else seat.param_dtype
+    key = "fp32" if seat.param_dtype == "fp32" else value
+    return seat.tokens * seat.arch.dims.kv * (BYTES[key] + BYTES[value])
 
 
 @term(
@@ -217,9 +237,8 @@ def outputs(seat: Seat) -> Size:
     """
     end = end_pass(seat)
     over = seat.instant in ("embedding", "update")
-    if seat.recompute == "full":
+    if not seat.caches_in_step:
         return end.logits + (2 * _embedded(seat) if over and seat.inputs_require_grad else 0)
     layers = seat.arch.dims.layers
-    done = {"first block": 0, "last block": layers - 1}.get(seat.instant, layers)
-    dtype = seat.compute_dtype if seat.autocast else seat.param_dtype
-    return end.logits + done * seat.tokens * 2 * seat.arch.dims.kv * BYTES[dtype]
+    done = {"first block": 0, "last block": layers - 1}.get(seat.instant, layers)  # of the others it is saved
+    return end.logits + done * _cached(seat)

@@ -36,11 +36,20 @@ def cuda_context(seat: Seat) -> Interval:
 def cublas_workspace(seat: Seat) -> Size:
     """Scratch space of matrix products, allocated once and never given back.
 
-    8.125 MiB a thread, 32 MiB from Hopper on. Training uses two threads: the main one and, from the first backward on,
-    autograd's. Layers with a bias add 1 MiB of cublasLt a thread before Hopper.
+    8.125 MiB a thread, 32 MiB from Hopper on. Training uses two threads: the main one and, from the first product of
+    backward on, autograd's. Layers with a bias add 1 MiB of cublasLt a thread before Hopper.
     """
     size = seat.gpu.cublas_workspace_bytes.value
     if seat.arch.qkv_bias and seat.gpu.before_hopper:
         size += LT_WORKSPACE
-    twice = seat.state in ("backward", "step") or (seat.trains and seat.when == "steady")
-    return (2 if twice else 1) * size
+    return (2 if _multiplied(seat) else 1) * size
+
+
+def _multiplied(seat: Seat) -> bool:
+    """Autograd's thread has come to a product: at the worst moment of a plain loss it has only softened logits, if it
+    has not had a micro-batch before."""
+    if (seat.trains and seat.when == "steady") or (seat.records and seat.accumulates):
+        return True
+    if seat.state == "backward" and seat.instant == "loss":
+        return seat.loss == "fused"
+    return seat.state in ("backward", "step")

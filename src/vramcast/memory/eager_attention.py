@@ -1,0 +1,117 @@
+"""Attention without a kernel of its own: scores of every pair of tokens are tensors like any other."""
+
+from __future__ import annotations
+
+from vramcast.memory.linear import Linears
+from vramcast.memory.tape import Tensor
+
+
+class EagerAttention(Linears):
+    """`Linears` with Transformers' `eager_attention_forward` (integrations and each modeling file): two products of
+    every head, and between them scale, mask and softmax, each a tensor of sequences × heads × length × length."""
+
+    def by_head(self, x: Tensor) -> Tensor:
+        """Rows seen as heads. Eager attention gives gradients head by head, which are copied back into rows."""
+        if self.seat.attention != "eager":
+            return x
+        tape = self.tape
+        alias = Tensor(x.rows, x.width, x.dtype, tape.hold(x).storage)
+        tape.node(alias, [x], [], lambda gradient: [tape.like(x, "gradient by row")])
+        self.drop(x)
+        return alias
+
+    def mask(self) -> Tensor:
+        """What is added to the scores, of every pair of tokens of a sequence."""
+        return self.tape.empty("mask", self.seat.tokens, self.seat.seq_len, self.weights_dtype)
+
+    def _eager(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Keys and values are expanded to all heads; under autocast each product casts its inputs. The softmax is in
+        fp32 (of bf16 by a copy, of fp16 in one kernel) and kept, beside it in 16 bits for the product with the values.
+        """
+        tape, dtype = self.tape, self.seat.compute_dtype
+        keys, values = self._expanded(key, query, "key"), self._expanded(value, query, "value")
+        weights = self._weights(query, keys)
+        low = self.cast(weights, dtype, "attention weights")
+        right = self._right(values, "value")
+        mixed = self._bmm(tape.like(query, "attention by head", dtype), low, right)
+        out = tape.like(mixed, "attention output")
+        tape.node(out, [mixed], [], lambda gradient: [self._separate(gradient, "attention gradient by head")])
+        self.drop(mixed, low, right, keys, values)
+        return out, (weights,)
+
+    def _weights(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Softmax of the scaled, masked scores, in the dtype of the query."""
+        scores = self._scores(query, keys)
+        scaled = self.times(scores)
+        self.drop(scores)
+        mask = Tensor(scaled.rows, scaled.width, self.weights_dtype, None)
+        masked = self.add(scaled, mask)
+        self.drop(scaled)
+        wide = self._softmax(masked)
+        weights = self.cast(wide, query.dtype, "attention weights")
+        self.drop(masked, wide)
+        return weights
+
+    def _scores(self, query: Tensor, keys: Tensor) -> Tensor:
+        tape, seat = self.tape, self.seat
+        right = self.cast(keys, seat.compute_dtype, "key cast")
+        low = self.cast(query, seat.compute_dtype, "query cast")
+        left = self._separate(low, "query by head")
+        self.drop(low)
+        whole, right = right, self._right(right, "key")
+        self.drop(whole)
+        out = tape.empty("scores", seat.tokens * seat.arch.dims.heads, seat.seq_len, seat.compute_dtype)
+        self._bmm(out, left, right)
+        self.drop(left, right)
+        return out
+
+    def _bmm(self, out: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """A product of all heads: each side is saved for the other's gradient; backward makes the right one's first."""
+        tape = self.tape
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            to_right = tape.like(right, "right gradient") if right.requires_grad else None
+            return [tape.like(left, "left gradient") if left.requires_grad else None, to_right]
+
+        saved = [x for x, other in ((left, right), (right, left)) if other.requires_grad]
+        return tape.node(out, [left, right], saved, backward)
+
+    def _softmax(self, x: Tensor) -> Tensor:
+        """In fp32. Backward multiplies gradient and output first, in fp32 as well.
+
+        Source: aten/src/ATen/native/cuda/SoftMax.cu: half_to_float for fp16 only; softmax_backward_cuda_out.
+        """
+        tape = self.tape
+        wide = self.cast(x, "fp32" if x.dtype == "bf16" else x.dtype, "fp32 scores")
+        out = tape.like(wide, "softmax", "fp32")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            result = tape.like(wide, "softmax gradient")
+            tape.drop(tape.like(gradient, "gradient times softmax"))
+            return [result]
+
+        tape.node(out, [wide], [out], backward)
+        self.drop(wide)
+        return out
+
+    def _right(self, x: Tensor, name: str) -> Tensor:
+        """Keys or values as a product of all heads wants them: so they are where they were expanded or cached."""
+        seat = self.seat
+        ready = seat.arch.shares_keys or seat.caches_in_step
+        return self._alias(x) if ready else self._separate(x, f"{name} by head")
+
+    def _separate(self, x: Tensor, name: str) -> Tensor:
+        """A product of all heads wants their rows apart: a copy, which one sequence does not need."""
+        tape = self.tape
+        if self.seat.one_sequence:
+            return self._alias(x)
+        out = tape.like(x, name)
+        return tape.node(out, [x], [], lambda gradient: [tape.view(gradient)])
+
+    def _expanded(self, x: Tensor, query: Tensor, name: str) -> Tensor:
+        """repeat_kv: a copy for all heads; the gradient is summed back over the group."""
+        if not self.seat.arch.shares_keys:
+            return self._alias(x)
+        tape = self.tape
+        out = tape.like(query, f"expanded {name}", x.dtype)
+        return tape.node(out, [x], [], lambda gradient: [tape.like(x, f"{name} gradient summed")])
