@@ -42,6 +42,8 @@ CASES = [
          {"optimizer.impl": "fused"}, {"optim": "adamw_torch_fused"}, "free"),
     Case("expandable-segments", SFT, {"allocator": "expandable_segments:True"},
          {"env": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}}, "free"),
+    Case("attention-kernel", {**SFT, "attention": "eager"}, {"attention": None}, {"attn_implementation": "sdpa"},
+         "free"),
     Case("engine-fraction", {**TRL, "engine.fraction": 0.9}, {"engine.fraction": 0.57},
          {"vllm_gpu_memory_utilization": 0.57}, "free"),
     Case("non-reentrant",

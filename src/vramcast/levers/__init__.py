@@ -39,6 +39,7 @@ class Lever(Struct, frozen=True):
 
 LEVERS = (
     Lever("fused-step", "free", edits.fused_step),
+    Lever("attention-kernel", "free", edits.attention_kernel),
     Lever("expandable-segments", "free", edits.expandable),
     Lever("non-reentrant", "free", edits.non_reentrant),
     Lever("engine-fraction", "free", edits.fraction),

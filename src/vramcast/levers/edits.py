@@ -28,6 +28,12 @@ def non_reentrant(job: Resolved, answer: Forecast) -> Edits | str:
     return {"recompute.reentrant": False} if job.settings.recompute_reentrant else "the newer checkpoint runs already"
 
 
+def attention_kernel(job: Resolved, answer: Forecast) -> Edits | str:
+    """torch's own kernels (`sdpa`) instead of eager attention, which keeps a score of every pair of tokens: the same
+    function, rounded otherwise."""
+    return {"attention": None} if job.settings.attention == "eager" else "a kernel without scores runs already"
+
+
 def smaller_batch(job: Resolved, answer: Forecast) -> Edits | str:
     """Half the micro-batch and twice the accumulation: the same step from smaller pieces."""
     micro, accumulation = job.settings.micro_batch, job.settings.accumulation
