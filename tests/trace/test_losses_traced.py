@@ -26,7 +26,11 @@ from tests.trace.traced import (
     shaped,
 )  # fmt: skip
 
+from vramcast.memory.alloc_conf import parse
+from vramcast.trace.child import step
 from vramcast.trace.question import Adapters
+from vramcast.trace.recording import Recording
+from vramcast.trace.replay import replay
 
 pytestmark = [pytest.mark.trace, pytest.mark.filterwarnings("ignore")]
 LORA = Adapters(rank=4, targets=None, dtype="fp32", dropout=0.1)
@@ -142,6 +146,30 @@ def test_accumulation_holds_the_batches_of_a_step():
     one, two = run(trainer="sft", loss="fused"), run(trainer="sft", loss="fused", accumulation=2)
     inputs = [most(each, LOSS, lambda storage: storage.purpose == "input") for each in (one, two)]
     assert inputs[1] - inputs[0] == 3 * 8 * TOKENS
+
+
+@pytest.mark.parametrize(
+    "more", [{"trainer": "sft", "loss": "fused"}, {"outputs_kept": True}, {"tuning": "lora", "adapters": LORA}]
+)
+def test_more_than_four_micro_batches_change_nothing(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    """Every counter is the same, at every instant, as where all of them are run."""
+    short = run(accumulation=7, **more)
+    monkeypatch.setattr(step, "_run", lambda accumulation, tracker: list(range(accumulation)))
+    whole = run(accumulation=7, **more)
+    assert len(short.events) < 0.7 * len(whole.events)
+    assert _counters(short) == _counters(whole)
+    assert [line for line in short.assumed if line not in whole.assumed] == [
+        "of 7 micro-batches, 3 do what the third one does"
+    ]
+
+
+def _counters(recording: Recording) -> dict[tuple[str, str, str], tuple[int, int]]:
+    found: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for span in replay(recording, parse("")).spans:
+        key = (span.mark.when, span.mark.phase, span.mark.instant)
+        allocated, reserved = found.get(key, (0, 0))
+        found[key] = max(allocated, span.allocated), max(reserved, span.reserved)
+    return found
 
 
 def test_what_is_not_where_it_was_gives_no_number(monkeypatch: pytest.MonkeyPatch):

@@ -46,12 +46,15 @@ def run(question: Question, tell: Tell = lambda what, done, of: None, patches: l
 
 def _train(question: Question, parts: Parts, watch: Watch, optimizer: Any, tell: Tell) -> None:
     path = path_of(question, parts, watch)
+    run = _run(question.accumulation, watch.tracker)
     for step in range(question.steps):
         watch.when = "first" if step == 0 else "steady"
         watch.mark("forward", "last block")
         held: Any = None
         for micro, batch in enumerate(path.batches()):
-            tell("running the step", step * question.accumulation + micro, question.steps * question.accumulation)
+            if micro not in run:
+                continue
+            tell("running the step", step * len(run) + run.index(micro), question.steps * len(run))
             held = None
             held = _micro_batch(batch, parts, watch, path)
         watch.mark("step", "update")
@@ -61,6 +64,16 @@ def _train(question: Question, parts: Parts, watch: Watch, optimizer: Any, tell:
         _relabel_states(optimizer, parts, watch.tracker)
         optimizer.zero_grad(set_to_none=True)
         del held  # a loop that keeps its outputs has them until the next batch
+
+
+def _run(accumulation: int, tracker: Tracker) -> list[int]:
+    """The micro-batches of a step that are run: the first makes gradients, all others add to them; with the third one
+    the allocator's cache is as it stays."""
+    run = sorted({*range(min(accumulation, 3)), accumulation - 1})
+    if len(run) < accumulation:
+        left = accumulation - len(run)
+        tracker.assumed.setdefault(f"of {accumulation} micro-batches, {left} do what the third one does")
+    return run
 
 
 def _micro_batch(batch: Batch, parts: Parts, watch: Watch, path: Path) -> Any:
