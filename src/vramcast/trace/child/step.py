@@ -46,15 +46,15 @@ def run(question: Question, tell: Tell = lambda what, done, of: None, patches: l
 
 def _train(question: Question, parts: Parts, watch: Watch, optimizer: Any, tell: Tell) -> None:
     path = path_of(question, parts, watch)
-    run = _run(question.accumulation, watch.tracker)
+    chosen = _chosen(question.accumulation, watch.tracker)
     for step in range(question.steps):
         watch.when = "first" if step == 0 else "steady"
         watch.mark("forward", "last block")
         held: Any = None
         for micro, batch in enumerate(path.batches()):
-            if micro not in run:
+            if micro not in chosen:
                 continue
-            tell("running the step", step * len(run) + run.index(micro), question.steps * len(run))
+            tell("running the step", step * len(chosen) + chosen.index(micro), question.steps * len(chosen))
             held = None
             held = _micro_batch(batch, parts, watch, path)
         watch.mark("step", "update")
@@ -66,14 +66,14 @@ def _train(question: Question, parts: Parts, watch: Watch, optimizer: Any, tell:
         del held  # a loop that keeps its outputs has them until the next batch
 
 
-def _run(accumulation: int, tracker: Tracker) -> list[int]:
+def _chosen(accumulation: int, tracker: Tracker) -> list[int]:
     """The micro-batches of a step that are run: the first makes gradients, all others add to them; with the third one
     the allocator's cache is as it stays."""
-    run = sorted({*range(min(accumulation, 3)), accumulation - 1})
-    if len(run) < accumulation:
-        left = accumulation - len(run)
+    chosen = sorted({*range(min(accumulation, 3)), accumulation - 1})
+    if len(chosen) < accumulation:
+        left = accumulation - len(chosen)
         tracker.assumed.setdefault(f"of {accumulation} micro-batches, {left} do what the third one does")
-    return run
+    return chosen
 
 
 def _micro_batch(batch: Batch, parts: Parts, watch: Watch, path: Path) -> Any:
