@@ -248,7 +248,7 @@ def test_every_phase() -> None:
     trainer = weights + states_bytes + CONTEXT + NCCL + 3 * SHARD_SLACK + 2 * WORKSPACE
     assert peak["bytes"] == trainer + TOTAL // 2 + CONTEXT == 55_899_041_300
     assert (TOTAL - trainer - CONTEXT) * 100 // TOTAL == 84
-    assert answer["verdict"] == "fits"
+    assert answer["verdict"] == "tight"  # by blocks that stay reserved: allocator.fragmented
 
 
 def test_who_is_where() -> None:
