@@ -28,7 +28,8 @@ def _code_lines(text: str) -> int:
 
 
 def test_what_counts_as_code() -> None:
-    text = '"""Doc."""\n\n# comment\nx = 1  # why\n\n\ndef f():\n    """Doc\n    more."""\n    return [\n        x,\n    ]\n'
+    text = '"""Doc."""\n\n# comment\nx = 1  # why\n'
+    text += 'def f():\n    """Doc\n    more."""\n    return [\n        x,\n    ]\n'
     assert _code_lines(text) == 5
 
 
