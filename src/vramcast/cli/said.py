@@ -56,9 +56,11 @@ def _fetch_model(question: Understanding) -> None:
     if model is None or not is_hub_id(str(model.value)):
         return
     try:
-        model_config(str(model.value))
+        if not model_config(str(model.value)).assumed:
+            return
     except Refused:
-        fetch_config(str(model.value))
+        pass
+    fetch_config(str(model.value))
 
 
 def _this_machine() -> tuple[Fact, Understanding]:

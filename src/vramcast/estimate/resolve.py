@@ -106,7 +106,7 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         card_named=gpu is not None,
         recipe=recipe(name, version, _complete(settings)),
         framework=name,
-        assumptions=_assumptions(asked, filled, settings),
+        assumptions=[*model.assumption, *_assumptions(asked, filled, settings)],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
         ineffective=ineffective(asked, settings, own.label if own is not None else ""),
@@ -152,6 +152,8 @@ class _Model(NamedTuple):
     quantisation: Quantisation | None
     where: str
     """the file, or the catalogue's row"""
+    assumption: list[Assumption]
+    """that it stands for the name that was given, if it does"""
 
 
 def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
@@ -162,7 +164,8 @@ def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
     arch = _arch(row, programs)
     if not row.catalogued:
         _check_fields(row.id, msgspec.json.encode(row.config), row.where)
-    return _Model(arch, _own_quantisation(row), row.where)
+    assumption = [Assumption("model", row.id, row.assumed)] if row.assumed else []
+    return _Model(arch, _own_quantisation(row), row.where, assumption)
 
 
 def _arch(row: ModelRow, programs: bool) -> Arch:
