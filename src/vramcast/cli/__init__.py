@@ -106,6 +106,9 @@ def _verb(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int], tex
     parser.add_argument("config", nargs="*", metavar="CONFIG", help="what you run with; - reads standard input")
     parser.add_argument("--model", help="catalogue name, a path to a config.json, or a Hub id (see --hub)")
     parser.add_argument("--hub", action="store_true", help="fetch the config.json of an unknown model from the Hub")
+    parser.add_argument(
+        "--installed", action="store_true", help="price the framework's version that is installed in this environment"
+    )
     parser.add_argument("--gpu", help="card, as the catalogue or a driver names it; auto: the cards of this machine")
     parser.add_argument("--gpus", metavar="N", help="GPUs in all")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="see `vramcast list paths`")

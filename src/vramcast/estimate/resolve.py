@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct, structs
 
-from vramcast.catalog.frameworks import defaults, parse_framework, recipe
+from vramcast.catalog.frameworks import defaults, parse_framework, recipe, usual_framework
 from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
 from vramcast.catalog.models import ModelRow, model_config
 from vramcast.errors import Mistakes, Refused, refuse
@@ -132,9 +132,7 @@ def _framework(asked: Mapping[str, Fact]) -> Fact:
     if "framework" in asked and asked["framework"].value:
         parse_framework(str(asked["framework"].value))
         return asked["framework"]
-    algorithm = asked["algorithm"].value if "algorithm" in asked else "sft"
-    name = "transformers" if algorithm in ("inference", "pretrain") else "trl"
-    release = parse_framework(name)
+    release = parse_framework(usual_framework(asked))
     return Fact("framework", f"{release.name}=={release.version}", Origin("no config: the newest rows of its kind"))
 
 
