@@ -169,6 +169,16 @@ class Seat(Struct, frozen=True, kw_only=True):
         return frozen_units and self.recompute == "full" and self.reentrant
 
     @property
+    def flat_model(self) -> bool:
+        """FSDP 1 without a wrap policy: the whole model is one flat tensor."""
+        return self.shard == "fsdp1" and self.whole_unit
+
+    @property
+    def adds_gradients(self) -> bool:
+        """Autograd adds a gradient to the one that is there. Those of views are new in every backward."""
+        return self.keeps_gradients and not self.flat_model
+
+    @property
     def keeps_gradients(self) -> bool:
         """Whole gradients are already there when a micro-batch begins."""
         return self.accumulates and not (self.sharded and self.syncs)
