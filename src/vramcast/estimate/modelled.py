@@ -139,7 +139,6 @@ _OF_TRAINING = (
 )  # fmt: skip
 _OF_PACKING = ("quant.double", "quant.storage", "quant.bits", "quant.group")
 _OF_GROUPS = ("group", "prompts_per_step", "mini_batch", "grpo.variant")
-_OF_SHARDS = ("shard", "shard_size", "wrap", "reshard")
 _OF_GENERATE = ("engine.kind", "engine.cache", "engine.kv_dtype")
 _RULES: tuple[tuple[Callable[[str], bool], Callable[[Settings], bool], str], ...] = (
     (lambda path: path.startswith("lora."), lambda job: job.tuning not in ADAPTED, _WITHOUT_LORA),
@@ -185,17 +184,8 @@ _RULES: tuple[tuple[Callable[[str], bool], Callable[[Settings], bool], str], ...
         lambda job: job.reference_kind != "copy",
         "only with reference.kind=copy",
     ),
-    (lambda path: path in _OF_SHARDS, lambda job: job.gpus == 1, "only with several GPUs"),
-    (
-        lambda path: path in _OF_SHARDS and path != "shard",
-        lambda job: job.shard == "none",
-        "only with shard=fsdp1 or fsdp2",
-    ),
-    (
-        lambda path: path == "reshard",
-        lambda job: job.wrap == "none",
-        "without a wrap policy the one unit stays gathered in any case",
-    ),
+    (lambda path: path in ("shard", "shard_size", "wrap"), lambda job: job.gpus == 1, "only with several GPUs"),
+    (lambda path: path in ("shard_size", "wrap"), lambda job: job.shard == "none", "only with shard=fsdp1 or fsdp2"),
     (lambda path: path == "host_bytes", lambda job: not _uses_host(job), "nothing of this job is on the host"),
 )  # fmt: skip
 

@@ -85,7 +85,7 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
     sharded = settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1
     packing = packing_of(settings, job.arch, job.quantisation, job.recipe) if role in ("policy", "reference") else None
     stored = (settings.quant_rest_dtype if packing else None) or settings.weights_dtype
-    mixed = settings.compute_dtype if settings.autocast else stored  # of autocast, and of FSDP
+    mixed = settings.compute_dtype if settings.autocast or sharded else stored  # of autocast, or of FSDP alone
     param_dtype = mixed if sharded else stored
     sequences, length = _tokens(settings, scores=False)
     return Seat(
@@ -113,7 +113,7 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         autocast=settings.autocast and settings.algorithm != "inference",
         state_dtype=settings.state_dtype or "",
         adapter_dtype="fp32" if sharded and _upcasts(job, settings) else settings.lora_dtype,
-        adapter_param_dtype=param_dtype if sharded and settings.autocast else settings.lora_dtype,
+        adapter_param_dtype=param_dtype if sharded and (settings.autocast or mixed != stored) else settings.lora_dtype,
         adapter_dropout=settings.lora_dropout > 0,
         targets=_targets(job, settings) if lora else frozenset(),
         optimizer=settings.optimizer,
