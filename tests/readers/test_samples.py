@@ -19,7 +19,6 @@ NOT_YET: dict[str, set[str]] = {
     "accelerate/nowrap.yaml": {"offload.gradients = cpu"},
     "accelerate/parallel.yaml": {"replicas = 2"},
     "trl/dpo.yaml": {"algorithm = dpo", "reference.kind = precomputed"},
-    "trl/grpo_server.yaml": {"engine.process = server"},
     "trl/lora.yaml": {"lora.save_modules = ['lm_head', 'embed_tokens']"},
     "verl/continued.sh": {
         "algorithm = ppo", "critic.kind = model", "critic.micro_batch = 8", "critic.offload.optimizer = cpu"

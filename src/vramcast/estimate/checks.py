@@ -150,6 +150,11 @@ def _check_reference(settings: Settings, origin: Callable[[str], str], mistakes:
 
 def _group_warnings(settings: Settings) -> Iterator[str]:
     tokens = settings.prompt_len + settings.response_len if settings.prompt_len and settings.response_len else 0
+    if settings.engine_kind == "vllm" and settings.engine_process == "server":
+        yield (
+            "engine.process = server: the engine has GPUs of its own, which are not forecast here; the answer is about "
+            f"{'the GPU that trains' if settings.gpus == 1 else f'the {settings.gpus} GPUs that train'}"
+        )
     if settings.engine_max_len and settings.engine_max_len < tokens:
         yield (
             f"engine.max_len = {settings.engine_max_len:,} is below prompt_len + response_len = {tokens:,}: "
@@ -163,11 +168,12 @@ def _group_warnings(settings: Settings) -> Iterator[str]:
 
 
 def _check_group(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
-    if settings.engine_kind == "vllm" and settings.gpus % settings.engine_tp:
+    here = settings.engine_kind == "vllm" and settings.engine_process != "server"
+    if here and settings.gpus % settings.engine_tp:
         _does_not_divide(
             "engine.tp", settings.engine_tp, "gpus", settings.gpus, origin("engine.tp"), origin("gpus"), mistakes
         )
-    if settings.engine_kind == "vllm" and settings.engine_fraction is None and settings.engine_kv_bytes is None:
+    if here and settings.engine_fraction is None and settings.engine_kv_bytes is None:
         mistakes.add("engine.fraction is not known", help="--set engine.fraction=0.5")
     _check_reference(settings, origin, mistakes)
     if settings.prompts_per_step is None:

@@ -74,7 +74,7 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
     "reference.kind": ("none", "copy", "adapter_off"),
     "reward.kind": ("none", "rules"),
     "engine.kind": ("none", "hf", "vllm"),
-    "engine.process": ("trainer", "own"),
+    "engine.process": ("trainer", "own", "server"),
     "engine.dtype": ("bf16", "fp16", "fp32"),
     "engine.quant": ("none", "fp8"),
     "engine.kv_dtype": (None, "bf16", "fp16", "fp32", "fp8", "int8", "int4"),

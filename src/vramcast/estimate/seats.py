@@ -125,6 +125,8 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         syncs=job.recipe.syncs_gradients,
         reduce_dtype="fp32" if job.recipe.reduce_fp32 else mixed,
         communicates=settings.gpus > 1,
+        feeds_server=_feeds_server(job, settings, role),
+        served=settings.engine_tp,
         offloads=_offloads(settings, role),
         streams=role != "policy" and settings.offload_weights == "cpu" and sharded,
         recompute="full" if settings.recompute == "full" and trains else "none",
@@ -138,6 +140,11 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         recipe=job.recipe,
         expandable=parse(settings.allocator).expandable_segments,
     )
+
+
+def _feeds_server(job: Resolved, settings: Settings, role: str) -> bool:
+    apart = settings.algorithm == "grpo" and settings.engine_kind == "vllm" and settings.engine_process == "server"
+    return apart and role == "policy" and job.recipe.server_nccl
 
 
 def _stored_dtype(job: Resolved, settings: Settings, stored: str, *, trains: bool) -> str:

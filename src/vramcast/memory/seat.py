@@ -84,6 +84,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     """ranks of the process's communicator"""
     sync_bucket: Size = 0
     """bytes of the buffer that carries weights to an engine"""
+    served: Size = 0
+    """ranks of an engine on other GPUs that take weights from this one"""
 
     # modes: how
     process: str = "trainer"
@@ -118,6 +120,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     syncs: bool = True
     """FSDP reduces gradients in every micro-batch; else they stay whole until the last one"""
     reduce_dtype: str = "bf16"
+    feeds_server: bool = False
+    """weights go by NCCL to an engine on other GPUs"""
     communicates: bool = False
     """more than one rank"""
     offloads: frozenset[str] = frozenset()
