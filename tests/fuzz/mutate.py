@@ -24,10 +24,10 @@ NUMBERS: tuple[Any, ...] = (
     float("inf"), float("-inf"), float("nan"),
 )  # fmt: skip
 WORDS: tuple[str, ...] = (
-    "", " ", "x", "0", "-1", "1e9", "nan", "null", "None", "none", "true", "False", "auto", "~", "a.b.c", "a,b", "[1,2]",
-    "{}", "[", "$X", "${X}", "!!int x", "×", "\u202e", "\x1b[31m", "\udcff", "\x00", "9" * 5000, "a" * 5000, "(.*)*X",
+    "", " ", "x", "0", "-1", "1e9", "nan", "null", "None", "none", "true", "False", "auto", "~", "a.b.c", "a,b",
+    "[1,2]", "{}", "[", "$X", "${X}", "!!int x", "×", "\u202e", "\x1b[31m", "\udcff", "\x00", "9" * 5000, "a" * 5000, "(.*)*X",
 )  # fmt: skip
-PIECES = ("\n", "\t", " ", "'", '"', "\\", "$", "`", "{", "}", "[", "]", ":", ",", "=", "#", "&", "*", "!", "%", "|", "-")
+PIECES = tuple("\n\t '\"\\$`{}[]:,=#&*!%|-")
 
 
 class Outcome(NamedTuple):
