@@ -72,7 +72,7 @@ def check_value(name: str, raw: object, origin: Origin) -> Value:
     try:
         _, path = find(name)
     except Refused as refused:
-        refused.mistakes[0].context.setdefault("from", str(origin))
+        refused.mistakes[0].said.setdefault("from", str(origin))
         raise Refused(refused.mistakes) from None
     try:
         return read_value(path, raw)

@@ -113,7 +113,7 @@ def find(name: str) -> tuple[str, Path]:
         raise refuse(f"{name}: placing roles on groups of their own is not modelled yet")
     raise refuse(
         f"unknown path {name!r}",
-        near=near(rest if role in ROLES else name, PATHS),
+        near=lambda: near(rest if role in ROLES else name, PATHS),
         help="`vramcast list paths` shows every path",
     )
 
