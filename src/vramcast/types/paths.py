@@ -17,6 +17,8 @@ from vramcast.units import LARGEST, parse_bytes, parse_count, show_bytes
 
 Value: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 
+LONGEST = 4096
+"""characters of a value: as many as a file name may have"""
 _GROUP = re.compile(r"groups\.([A-Za-z0-9_-]+)\.(gpus|roles)")
 
 
@@ -124,6 +126,8 @@ def read_value(path: Path, raw: Any) -> Value:
     Raises:
         ValueError: with a one-line reason.
     """
+    if isinstance(raw, str) and len(raw) > LONGEST:
+        raise ValueError(f"{len(raw):,} characters are more than the {LONGEST:,} that any value has")
     value = _from_text(path, raw) if isinstance(raw, str) else raw
     if path.kind == "choice" and isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
