@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     check = _verb(verbs, "check", _check, "will it fit, where does it peak, what holds it")
+    check.add_argument("--full", action="store_true", help="all terms, instants and sources, not one screen")
     check.add_argument("--strict", action="store_true", help="keys that were not read are an error")
     _formats(check)
     check.add_argument("--markdown", action="store_true", help="print markdown, for an issue or a pull request")
@@ -139,8 +140,10 @@ def _check(options: argparse.Namespace) -> int:
     else:
         from vramcast.report.markdown import show_markdown
         from vramcast.report.text import show
+        from vramcast.report.words import page
 
-        print(show_markdown(answer) if options.markdown else coloured(show(answer, levers=options.method != "trace")))
+        text = show(answer, levers=options.method != "trace", full=options.full, page=page())
+        print(show_markdown(answer) if options.markdown else coloured(text))
     if answer.verdict is None:
         return int(bool(answer.cards) and all(card.verdict != "fits" for card in answer.cards))
     inside = answer.peak.margin_bytes is not None and answer.peak.margin_bytes >= 0
@@ -266,17 +269,16 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from vramcast.report.lists import rows, table
+    from vramcast.report.lists import brief, rows
     from vramcast.report.schemas import schemas
 
     if options.what == "schema":
         print_json(schemas())
         return 0
-    found = rows(options.what)
     if options.json:
-        print_json(found)
+        print_json(rows(options.what))
     else:
-        print(table(found))
+        print(brief(options.what))
     return 0
 
 
