@@ -121,6 +121,7 @@ def _check(options: argparse.Namespace) -> int:
     from msgspec import structs
 
     from vramcast.estimate import forecast
+    from vramcast.estimate.longest import fits_up_to_tokens
     from vramcast.levers import pull
 
     question = said(options)
@@ -134,7 +135,8 @@ def _check(options: argparse.Namespace) -> int:
         answer = traced_by(options, question).forecast
     else:
         answer = forecast(question, texts=options.json)
-        answer = structs.replace(answer, levers=pull(question, answer))
+        levers, tokens = pull(question, answer), fits_up_to_tokens(question, answer)
+        answer = structs.replace(answer, levers=levers, fits_up_to_tokens=tokens)
     if options.json:
         print_json(answer)
     else:

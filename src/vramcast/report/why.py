@@ -55,6 +55,8 @@ def head(answer: Forecast, *, full: bool = False) -> Iterator[tuple[str, str]]:
     span = f"; range {gib(peak.low_bytes)} to {gib(peak.high_bytes)}" if peak.low_bytes < peak.high_bytes else ""
     yield "peak", f"{moment(peak, peak.phase)}{span}"
     yield "why", "; ".join(_reasons(answer))
+    if answer.fits_up_to_tokens:
+        yield "length", f"fits while a micro-batch holds at most {answer.fits_up_to_tokens:,} tokens: none is padded"
     for engine in (engine for group in answer.groups for engine in group.engines):
         yield "engine", "; ".join(_engine(engine, full=full))
     for node in answer.nodes:

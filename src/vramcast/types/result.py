@@ -189,3 +189,5 @@ class Forecast(Struct, frozen=True, kw_only=True):
     ineffective: list[Ineffective]
     warnings: list[str]
     levers: list[LeverResult]
+    fits_up_to_tokens: int | None = None
+    """of a padding-free job that may not fit at full length: with at most so many tokens in a micro-batch it does"""
