@@ -119,8 +119,9 @@ def window(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> tuple[int, in
 
 def _beside(phase: PhaseBytes) -> int:
     """The most that a phase holds beside the engine's share: all of its other terms, and what the engine's own parts
-    may be beyond what its cache was sized with."""
-    return sum(term.high_bytes - (term.low_bytes if term.name in POOLED else 0)
+    may be beyond what its cache was sized with. Cached blocks that fit nothing are given back before."""
+    return sum((term.bytes if term.counter == "cached" else term.high_bytes)
+               - (term.low_bytes if term.name in POOLED else 0)
                for term in phase.terms if term.name != KV)  # fmt: skip
 
 
