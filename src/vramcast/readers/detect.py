@@ -72,8 +72,10 @@ def _trl_keys(document: Document) -> list[str]:
 
 
 def _is_trl(document: Document, keys: list[str]) -> bool:
-    """Most keys are TRL's, or several that no other format has."""
-    return 2 * len(keys) > len(document.content) or sum(key not in _COMMON for key in keys) >= _DISTINCT
+    """Half of the keys are TRL's, or one names the model as TRL does, or there are several that no other format has."""
+    if "model_name_or_path" in keys:
+        return True
+    return 2 * len(keys) >= len(document.content) or sum(key not in _COMMON for key in keys) >= _DISTINCT
 
 
 def _neither(document: Document, name: str) -> Refused:

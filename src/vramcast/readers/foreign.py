@@ -44,6 +44,7 @@ _SETS = (
     (frozenset({"generation", "eval", "data"}), "NeMo-RL"),
     (frozenset({"pretrain", "exp_name"}), "ROLL"),
     (frozenset({"model", "template", "model_class"}), "LLaMA-Factory"),
+    (frozenset({"model_name_or_path", "template"}), "LLaMA-Factory"),
     (frozenset({"train_batch_size", "micro_train_batch_size"}), "OpenRLHF"),
     (frozenset({"actor", "rollout", "ds"}), "OpenRLHF"),
 )

@@ -105,17 +105,17 @@ def _assumed(sheet: Sheet, program: Program) -> tuple[str, bool]:
     """What the file does not say: the trainer (from its keys, unless the program tells) and the version; whether the
     version is one of transformers 4's time."""
     trainer, sign = (program.trainer, "") if program.trainer else _trainer(sheet)
+    priced = version_of(sheet.said, trainer, program.framework)
+    why = f"whose keys are read: {priced.why}" if priced.why else f"that is known, as {sheet.name} names no version"
+    words = {"trl": "TRL", "transformers": "Transformers"}[program.framework]
+    origin = Origin(f"assumed: the newest {words} {why}")
+    sheet.facts.append(Fact("framework", f"{program.framework}=={priced.version}", origin))
     if not program.trainer:
         why = f"key {sign} of {_CONFIGS[trainer]}" if sign else "no key of another trainer"
         where = Origin(f"{sheet.where(sign) if sign else sheet.name}: {why}")
         sheet.facts.append(Fact("algorithm", "grpo" if trainer == "rloo" else trainer, where))
         if trainer == "rloo":
             sheet.facts.append(Fact("grpo.variant", "rloo", where))
-    priced = version_of(sheet.said, trainer, program.framework)
-    why = f"whose keys are read: {priced.why}" if priced.why else f"that is known, as {sheet.name} names no version"
-    words = {"trl": "TRL", "transformers": "Transformers"}[program.framework]
-    origin = Origin(f"assumed: the newest {words} {why}")
-    sheet.facts.append(Fact("framework", f"{program.framework}=={priced.version}", origin))
     if priced.why or priced.contradiction:
         told = priced.contradiction or priced.why
         sheet.warnings.append(
