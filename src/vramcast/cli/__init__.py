@@ -247,6 +247,7 @@ def _read(options: argparse.Namespace) -> int:
     from vramcast.readers.native import write_job
     from vramcast.report.lists import show_job
     from vramcast.report.read import understood
+    from vramcast.report.text import value
 
     question = said(options)
     if options.job:
@@ -255,9 +256,13 @@ def _read(options: argparse.Namespace) -> int:
         return 0
     job = resolve(question)
     if options.json:
-        print_json(understood(job))
+        print_json(understood(job, question))
         return 0
     print(show_job(job))
+    if question.no_effect:
+        print(f"no effect on memory: {', '.join(item.key for item in question.no_effect)}", file=sys.stderr)
+    for item in job.ineffective:
+        print(f"without effect: {item.path} = {value(item.value)}: {item.why}", file=sys.stderr)
     for item in job.unread:
         print(f"unread: {item.key}  ({item.where})", file=sys.stderr)
     for warning in job.warnings:
