@@ -54,9 +54,9 @@ def read_script(name: str, text: str, folder: str) -> Understanding:
     others = [f"{name}:{other.line}: this training command is not read" for _, other in found if other is not command]
     understood = _read(launch, name, command.environment, folder)
     warnings = [*command.warnings, *others, *understood.warnings]
-    return Understanding(
-        [*understood.facts, *_environment(command.environment, name)], understood.unread, warnings, understood.missing
-    )
+    understood.facts.extend(_environment(command.environment, name))
+    understood.warnings = warnings
+    return understood
 
 
 def _read(launch: Launch, name: str, environment: Mapping[str, Word], folder: str) -> Understanding:

@@ -36,6 +36,15 @@ class Unread(Struct, frozen=True):
     where: str
 
 
+class Idle(Struct, frozen=True):
+    """A key that was understood and that no memory depends on."""
+
+    key: str
+    value: Value
+    where: str
+    why: str
+
+
 class Job(Struct, frozen=True):
     """`[role.]path` → value, exactly what was asked for, nothing filled in."""
 
@@ -110,6 +119,7 @@ class Understanding(Struct):
     """wrong flags and files, kept so that they are reported with whatever else is wrong"""
     misread: bool = False
     """a file was refused, so what it says is not among the facts"""
+    idle: list[Idle] = []
 
     def __add__(self, weaker: Understanding) -> Understanding:
         return Understanding(
@@ -119,6 +129,7 @@ class Understanding(Struct):
             self.missing + weaker.missing,
             self.mistakes + weaker.mistakes,
             self.misread or weaker.misread,
+            self.idle + weaker.idle,
         )
 
     def winners(self) -> dict[str, Fact]:
