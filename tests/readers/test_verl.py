@@ -9,6 +9,7 @@ import pytest
 
 from vramcast.catalog.frameworks import defaults, framework, parse_framework
 from vramcast.errors import Refused
+from vramcast.estimate import resolve
 from vramcast.readers import native_keys, read_config
 from vramcast.readers.verl_defaults import RELEASES, default, has_key
 from vramcast.readers.verl_keys import CRITIC, KEYS, OLD, RULED
@@ -465,3 +466,63 @@ def test_the_example_is_read_whole():
         "engine.tp": 2, "reference.kind": "copy", "reference.offload.weights": "cpu", "reward.kind": "rules",
     }  # fmt: skip
     assert {path: values[path] for path in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("override", "does"),
+    [
+        ("actor_rollout_ref.hybrid_engine=False", "puts the engine on GPUs of its own"),
+        ("+rollout.n_gpus_per_node=2", "puts the engine on GPUs of its own"),
+        (f"{R}nnodes=1", "puts the engine on GPUs of its own"),
+        (f"{M}lora_adapter_path=adapters", "loads adapters whose rank and layers stand in other files"),
+        ("distillation.enabled=True", "adds a teacher"),
+        ("trainer.device=npu", "runs on a device that is no CUDA GPU"),
+        ("trainer.v1.trainer_mode=separate_async", "generates and trains at the same time"),
+        (f"{A}use_prefix_grouper=True", "computes the prompt of a group once"),
+        (f"{A}fsdp_config.mixed_precision.reduce_dtype=bf16", "reduces gradients in another dtype than fp32"),
+        (f"{F}ulysses_sequence_parallel_size=2", "cuts the reference's sequences another way than the actor's"),
+        (f"{F}strategy=fsdp2", "runs the reference under another sharding than the actor"),
+        (f"{F}model.path=org/other", "makes the reference another model"),
+        (f"+{M}override_config.num_hidden_layers=4", "makes another model than its config.json"),
+        (f"+{M}override_config.attention_dropout=0.1", "keeps a mask for every dropout"),
+        (f"{M}use_fused_kernels=True {M}fused_kernel_options.impl_backend=triton",
+         "makes the fused head with Triton's kernels"),
+        (f"{A}entropy_coeff=0.1 {A}entropy_checkpointing=True", "computes the entropy again in backward"),
+        (f"{R}prompt_length=100", "differs from data.max_prompt_length: it is not known which of them counts"),
+    ],
+)  # fmt: skip
+def test_a_key_that_makes_another_job_is_refused(override: str, does: str):
+    with pytest.raises(Refused) as refused:
+        read(COMMAND + override)
+    key, _, value = override.split()[-1].lstrip("+").partition("=")
+    assert str(refused.value) == f"error: {key} = {value} is not modelled yet: it {does}\n  from  stdin:1"
+
+
+def test_one_cause_is_said_once():
+    with pytest.raises(Refused) as refused:
+        read(COMMAND + f"actor_rollout_ref.hybrid_engine=False +rollout.nnodes=1 rollout.n_gpus_per_node=2 {R}nnodes=1")
+    assert len(refused.value.mistakes) == 1
+
+
+def test_a_critic_is_refused_once():
+    with pytest.raises(Refused) as refused:
+        resolve(
+            read(f"python -m verl.trainer.main_ppo {M}path=Qwen/Qwen2.5-7B critic.model.path=x critic.strategy=fsdp2 "
+                 "critic.ppo_micro_batch_size_per_gpu=4 reward.reward_model.enable=True")
+        )  # fmt: skip
+    assert [str(mistake).splitlines()[0] for mistake in refused.value.mistakes] == [
+        "error: algorithm = ppo is not modelled yet"
+    ]
+
+
+def test_an_unknown_value_of_a_key_that_may_make_another_job():
+    with pytest.raises(Refused, match=r"trainer\.device is not known: \$DEVICE is not set in the script"):
+        read(COMMAND + "trainer.device=$DEVICE")
+
+
+def test_a_text_in_place_of_a_switch_is_true():
+    understood = read(COMMAND + f"{M}use_remove_padding=no {A}use_kl_loss=no")
+    assert understood.warnings == [
+        f"stdin:1: {key} = 'no' is a text, which verl takes as true" for key in (f"{M}use_remove_padding", f"{A}use_kl_loss")
+    ]
+    assert (understood.job().values["padding"], understood.job().values["reference.kind"]) == ("free", "copy")

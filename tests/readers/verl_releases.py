@@ -1,6 +1,6 @@
 """Writes the table of verl's own defaults from unpacked releases: the wheels of verl, one folder a version.
 
-    python -m tests.readers.verl_releases FOLDER        # FOLDER/0.9.1/verl/trainer/config/..., FOLDER/0.8.0/...
+python -m tests.readers.verl_releases FOLDER        # FOLDER/0.9.1/verl/trainer/config/..., FOLDER/0.8.0/...
 """
 
 import json

@@ -164,6 +164,8 @@ def _table(config: Config) -> None:
     for key, value in list(config.content.items()):
         if key in KEYS and (value is not None or not config.is_default(key)):
             path, convert = KEYS[key]
+            if isinstance(config.default(key), bool):
+                config.flag(key)  # says what a text is
             with config.reading(key):
                 config.fact(path, convert(value), key)
 
@@ -171,18 +173,18 @@ def _table(config: Config) -> None:
 def _rest(config: Config) -> None:
     """Every key that no rule has read: verl's own value, refused, without effect, or unread."""
     for key, value in config.content.items():
-        if key in KEYS or key in RULED or "@" in key or key in config.idles or config.is_default(key):
+        if key.startswith("critic.") and key != "critic.enable" and not config.has_critic:
+            config.idle(key, "there is no critic")
+        if key in (*KEYS, *RULED, *config.idles) or "@" in key or config.is_default(key):
             continue
         if key.startswith("critic."):
-            if not config.has_critic:
-                config.idle(key, "there is no critic")
-            elif key not in CRITIC:
+            if key not in CRITIC:
                 config.leave(key)
         elif does := refusal(key, value):
             config.refuse(key, does)
-        elif why := idle(key) or _switched_off(config, key):
+        elif why := "this is what is modelled" if key in REFUSED else idle(key) or _switched_off(config, key):
             config.idle(key, why)
-        elif key not in REFUSED:
+        else:
             config.leave(key)
 
 

@@ -44,7 +44,7 @@ class Config(Sheet):
 
     def is_default(self, key: str) -> bool:
         """Whether the value says nothing: it is verl's own, or that of the key that it stands for."""
-        return is_default(key, self.content[key], self.content, self.version)
+        return is_default(self.label(key), self.content[key], self.content, self.version)
 
     def before(self, version: str) -> bool:
         """Whether the release is older."""

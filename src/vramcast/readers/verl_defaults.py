@@ -84,13 +84,20 @@ def _plain(text: str) -> Any:
 
 
 def _same(value: Any, other: Any) -> bool:
-    """Equal, and not 1 for true; 0 and 0.0 are the same number."""
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
+    """Equal, and not true for 1; 0 and 0.0 are the same number. For a switch, what Python makes of the value counts."""
+    if isinstance(other, bool):
+        return bool(value) == other
+    return value == other and not isinstance(value, bool)
+
+
+def keys_of(version: str) -> list[str]:
+    """The keys that a release has."""
+    return [key for key in _steps() if has_key(key, version)]
 
 
 def plain_defaults(version: str) -> dict[str, Any]:
     """The defaults of a release that stand for no other key."""
-    found = {key: default(key, version) for key in _steps() if has_key(key, version)}
+    found = {key: default(key, version) for key in keys_of(version)}
     return {key: value for key, value in found.items() if not (isinstance(value, str) and "${" in value)}
 
 

@@ -156,7 +156,9 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
         "trainer.v1.", "ray_kwargs", "ray_init", "transfer_queue", "skip.", "hydra.", f"{ACTOR}rollout_n",
         f"{REF}rollout_n",
     ),
-    "a copy of the model's own key": (f"{ACTOR}use_fused_kernels", f"{ACTOR}use_remove_padding"),
+    "a copy of another key": (
+        f"{ACTOR}use_fused_kernels", f"{ACTOR}use_remove_padding", f"{ROLLOUT}mtp", f"{ROLLOUT}qat",
+    ),
 }  # fmt: skip
 """Why → beginnings of keys that do not change the memory of a step."""
 

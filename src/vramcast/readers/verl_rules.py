@@ -48,9 +48,12 @@ def algorithm(config: Config) -> None:
 
 
 def _variant(config: Config, key: str, estimator: str) -> None:
-    if config.get(f"{ACTOR}policy_loss.loss_mode") == "gspo":
-        config.fact("grpo.variant", "gspo", f"{ACTOR}policy_loss.loss_mode")
-    elif estimator in _VARIANTS:
+    mode = f"{ACTOR}policy_loss.loss_mode"
+    if config.get(mode) == "gspo":
+        config.fact("grpo.variant", "gspo", mode)
+        return
+    config.idle(mode, "the loss is taken from the same log-probabilities")
+    if estimator in _VARIANTS:
         config.fact("grpo.variant", _VARIANTS[estimator], key)
     else:
         config.warn(key, f"{estimator} is read as grpo: a group of responses and no critic")
@@ -82,8 +85,11 @@ def _critic_keys(config: Config) -> None:
     own, budget = "critic.use_dynamic_bsz", "critic.ppo_max_token_len_per_gpu"
     switch = own if own in config.content else f"{ACTOR}use_dynamic_bsz"
     if not config.flag(switch):
+        config.idle(budget, f"only with {own}")
+        config.idle("critic.forward_max_token_len_per_gpu", f"only with {own}")
         _sequences(config, "critic.micro_batch", "critic.ppo_micro_batch_size")
         return
+    _replaced(config, "critic.ppo_micro_batch_size", budget)
     config.fact("critic.token_budget", config.or_default(budget), budget if config.says(budget) else switch)
     forward = "critic.forward_max_token_len_per_gpu"
     if config.says(forward):
@@ -137,7 +143,7 @@ def lengths(config: Config) -> None:
     keys = ("data.max_prompt_length", "data.max_response_length")
     for key, own in zip(keys, (f"{ROLLOUT}prompt_length", f"{ROLLOUT}response_length"), strict=True):
         if own in config.content and config.get(own) != config.or_default(key):
-            config.refuse(own, f"differs from {key}: which of the two the sequences have is not known")
+            config.refuse(own, f"differs from {key}: it is not known which of them counts")
     if not config.says(*keys):
         return
     with config.reading(next(key for key in keys if key in config.content)):
@@ -146,33 +152,43 @@ def lengths(config: Config) -> None:
 
 def work(config: Config) -> None:
     """The micro-batch of the update and of the two log-prob passes: sequences, or a budget of tokens."""
-    dynamic = config.flag(f"{ACTOR}use_dynamic_bsz")
-    budget = f"{ACTOR}ppo_max_token_len_per_gpu"
+    switch, budget = f"{ACTOR}use_dynamic_bsz", f"{ACTOR}ppo_max_token_len_per_gpu"
+    dynamic = bool(config.flag(switch))
     if dynamic:
-        config.fact(
-            "token_budget", config.or_default(budget), budget if config.says(budget) else f"{ACTOR}use_dynamic_bsz"
-        )
+        config.fact("token_budget", config.or_default(budget), budget if config.says(budget) else switch)
+        _replaced(config, f"{ACTOR}ppo_micro_batch_size", budget)
     else:
         _sequences(config, "micro_batch", f"{ACTOR}ppo_micro_batch_size")
+    budgets = dynamic
     for path, prefix in (("logprob", ROLLOUT), ("reference.logprob", REF)):
-        own = config.flag(f"{prefix}log_prob_use_dynamic_bsz")
-        if dynamic if own is None else own:
-            _budget(config, f"{path}.token_budget", f"{prefix}log_prob_max_token_len_per_gpu", budget)
+        own, length = f"{prefix}log_prob_use_dynamic_bsz", f"{prefix}log_prob_max_token_len_per_gpu"
+        sequences = f"{prefix}log_prob_micro_batch_size"
+        if dynamic if own not in config.content else config.flag(own):
+            budgets = True
+            given = next((key for key in (length, budget, own) if config.says(key)), switch)
+            if length not in config.gaps and budget not in config.gaps:
+                value = config.get(length) if config.says(length) else config.or_default(budget)
+                config.fact(f"{path}.token_budget", value, given)
+            config.idle(own, f"the budget is that of {given}")
+            _replaced(config, sequences, length)
         else:
-            _sequences(config, f"{path}.micro_batch", f"{prefix}log_prob_micro_batch_size")
+            config.idle(own, "this pass counts sequences")
+            config.idle(length, f"only with {own}")
+            _sequences(config, f"{path}.micro_batch", sequences)
+    if not budgets:
+        config.idle(budget, f"only with {switch}")
 
 
-def _budget(config: Config, path: str, key: str, other: str) -> None:
-    if key not in config.gaps and other not in config.gaps:
-        given = next((known for known in (key, other) if config.says(known)), f"{ACTOR}use_dynamic_bsz")
-        value = config.get(key) if config.says(key) else config.or_default(other)
-        config.fact(path, value, given)
+def _replaced(config: Config, key: str, budget: str) -> None:
+    for name in (key, f"{key}_per_gpu"):
+        config.idle(name, f"{budget} takes its place")
 
 
 def _sequences(config: Config, path: str, key: str) -> None:
     """Sequences per GPU, or the old key that counts over all GPUs."""
     if config.get(f"{key}_per_gpu") is not None:
         config.fact(path, config.get(f"{key}_per_gpu"), f"{key}_per_gpu")
+        config.idle(key, f"{key}_per_gpu takes its place")
         return
     sizes = ("trainer.n_gpus_per_node", "trainer.nnodes")
     if config.get(key) is None or any(size in config.gaps for size in sizes):
@@ -219,8 +235,9 @@ def layout(config: Config) -> None:
     if own in config.content:
         config.idle(own, f"{ACTOR}strategy = {strategy} is written over it")
     _ulysses(config)
-    if config.get(f"{REF}strategy") not in (None, strategy):
-        config.refuse(f"{REF}strategy", "runs the reference under another sharding than the actor")
+    other = f"{REF}strategy"
+    if other in config.content and not config.is_default(other) and config.get(other) != strategy:
+        config.refuse(other, "runs the reference under another sharding than the actor")
 
 
 def _ulysses(config: Config) -> None:
@@ -234,8 +251,9 @@ def _ulysses(config: Config) -> None:
         elif config.get(second) != ranks:
             config.idle(second, f"{first} = {ranks} is written over it")
     for key in (f"{REF}ulysses_sequence_parallel_size", f"{REF}fsdp_config.ulysses_sequence_parallel_size"):
-        if key in config.content and config.get(key) != ranks:
+        if key in config.content and not config.is_default(key) and config.get(key) != ranks:
             config.refuse(key, "cuts the reference's sequences another way than the actor's")
+        config.idle(key, "the reference follows the actor")
 
 
 def optimizer(config: Config) -> None:
@@ -368,9 +386,7 @@ def roles(config: Config) -> None:
         on = next((key for key in keys if config.flag(key)), "")
         kind = ("adapter_off" if config.get(f"{MODEL}lora_rank") else "copy") if on else "none"
         config.fact("reference.kind", kind, on or next(key for key in keys if config.says(key)))
-    offload = f"{REF}fsdp_config.param_offload"
-    if config.flag(offload) is False:
-        config.idle(offload, "verl ignores it: the reference rests on the host under FSDP")
+    config.idle(f"{REF}fsdp_config.param_offload", "the reference rests on the host under FSDP, whatever it says")
     switch, path = "reward.reward_model.enable", "reward.reward_model.model_path"
     model = config.flag(switch)
     if model is not None:
