@@ -182,7 +182,7 @@ def test_recipe_of_grpo_with_trl():
 def test_recipe_of_verl():
     given = {"algorithm": "grpo", "autocast": True, "engine.kind": "vllm", "shard": "fsdp1"}
     assert recipe("verl", "0.9.1", given) == Recipe(
-        cross_entropy="flash", score_entropy=True, scores_prompt=True, old_logprobs=True, syncs_gradients=True,
+        cross_entropy="flash", fsdp_alone=True, scores_prompt=True, old_logprobs=True, syncs_gradients=True,
         reduce_fp32=True, engine_len_from_job=True,
     )  # fmt: skip
 

@@ -96,6 +96,7 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
     assert model is not None  # a job without a model was a mistake
     settings = settings_of(_values(filled))
     name, version, _ = parse_framework(str(filled["framework"].value))
+    behaviour = recipe(name, version, _complete(settings))
     return Resolved(
         job=said.job(),
         facts=filled,
@@ -104,13 +105,13 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         quantisation=own,
         gpu=gpu or typical_gpu(),
         card_named=gpu is not None,
-        recipe=recipe(name, version, _complete(settings)),
+        recipe=behaviour,
         framework=name,
-        assumptions=[*model.assumption, *_assumptions(asked, filled, settings)],
+        assumptions=[*model.assumption, *_assumptions(asked, filled, settings, behaviour)],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
         ineffective=[
-            *ineffective(asked, settings, own.label if own is not None else ""),
+            *ineffective(asked, settings, own.label if own is not None else "", behaviour),
             *(Ineffective(each.key, each.value, each.why) for each in said.idle),
         ],
         warnings=[*said.warnings, *warnings, *what_was_measured(model.arch)],
@@ -208,7 +209,9 @@ def _by_path(settings: Settings) -> list[tuple[str, Value]]:
     return [(name, values[path.attribute]) for name, path in PATHS.items()]
 
 
-def _assumptions(asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings: Settings) -> list[Assumption]:
+def _assumptions(
+    asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings: Settings, behaviour: Recipe
+) -> list[Assumption]:
     values = dict(_by_path(settings))
     used = USED.get(settings.algorithm, ())
     shown = [path for path in PATHS if path in filled or path in used]
@@ -219,7 +222,10 @@ def _assumptions(asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings
             str(filled[path].origin) if path in filled else "vramcast default",
         )
         for path in shown
-        if path not in asked and path in used and values[path] is not None and not without_effect(path, settings)
+        if path not in asked
+        and path in used
+        and values[path] is not None
+        and not without_effect(path, settings, behaviour)
     ]
 
 

@@ -29,8 +29,8 @@ class Recipe(Struct, frozen=True):
     """What the plain loss moves by one token: the labels; a copy of the fp32 logits (Transformers 4.46 to 4.48); or the
     same in the model's own forward, which lets go of the 16-bit logits before (older)."""
 
-    score_entropy: bool = False
-    """The pass over old log-probabilities also computes the entropy of every position."""
+    fsdp_alone: bool = False
+    """A model on a single GPU is wrapped by FSDP too: its mixed precision and its units are there."""
 
     scores_prompt: bool = False
     """Logits are made of prompt tokens too, not of the completion only."""
