@@ -195,7 +195,7 @@ def logits(seat: Seat) -> Size | Interval:
     if seat.instant == "decode":  # the last token's fp32 logits, while the next one is computed
         return seat.sequences * seat.arch.dims.vocab * BYTES["fp32"]
     point = _head(seat, end_pass(seat))
-    if seat.phase == "score.old" and seat.recipe.score_entropy:
+    if seat.phase == "score.old" and seat.recipe.score_entropy and seat.loss == "full":
         return Interval(point, point, point + _ENTROPY * seat.tokens * seat.arch.dims.vocab)
     if seat.loss == "fused" and seat.labels_unknown and seat.state != "generate":
         return Interval(_head(seat, sparse_end_pass(seat)), point, point)
