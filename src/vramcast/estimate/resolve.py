@@ -15,6 +15,7 @@ from vramcast.catalog.models import ModelRow, model_config
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.estimate.checks import check
 from vramcast.estimate.derive import derived
+from vramcast.estimate.loss_checks import check_loss
 from vramcast.estimate.measured import known_beside, what_was_measured
 from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, ineffective, not_modelled, without_effect
 from vramcast.estimate.packing import implied_facts
@@ -87,9 +88,13 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
     contradicted: set[str] = set()
     if model is not None:
         filled = derived(filled, model.arch, gpu)
-        contradicted = check(settings_of(_values(filled)), model.arch, filled, gpu, warnings, mistakes)
+        settings, release = settings_of(_values(filled)), parse_framework(str(filled["framework"].value))
+        contradicted = check(settings, model.arch, filled, gpu, warnings, mistakes)
         also = {**also, **known_beside(model.arch)}
-        contradicted |= check_packing(settings_of(_values(filled)), model.arch, own, filled, mistakes)
+        contradicted |= check_packing(settings, model.arch, own, filled, mistakes)
+        contradicted |= check_loss(
+            settings, recipe(release.name, release.version, _complete(settings)), filled, mistakes
+        )
     left = {path: fact for path, fact in filled.items() if path not in contradicted}
     not_modelled(asked, left, warnings, mistakes, also)
     mistakes.done()

@@ -103,7 +103,7 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         gpu=job.gpu,
         sequences=sequences,
         seq_len=length,
-        scored_len=scored_len(settings, job.recipe) if fused else length,
+        scored_len=scored_len(settings, job.recipe) if fused or job.recipe.scores else length,
         labels_unknown=settings.labelled_frac is None and settings.algorithm != "grpo",
         lora_rank=settings.lora_rank if lora else 0,
         ranks=(settings.shard_size or settings.gpus) if sharded else 1,
