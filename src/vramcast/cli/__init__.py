@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     check = _verb(verbs, "check", _check, "will it fit, where does it peak, what holds it")
+    check.add_argument("--full", action="store_true", help="all terms, instants and sources, not one screen")
     check.add_argument("--strict", action="store_true", help="keys that were not read are an error, tight is no yes")
     _formats(check, markdown="print markdown, for an issue or a pull request")
     check.add_argument("--method", choices=("formula", "trace"), default="formula", help="trace: run the real step")
@@ -127,6 +128,7 @@ def _check(options: argparse.Namespace) -> int:
     from msgspec import structs
 
     from vramcast.estimate import forecast
+    from vramcast.estimate.longest import fits_up_to_tokens
     from vramcast.levers import pull
 
     question = said(options)
@@ -142,14 +144,17 @@ def _check(options: argparse.Namespace) -> int:
         answer, failed = traced.forecast, traced.judged.failed is not None
     else:
         answer = forecast(question, texts=options.json)
-        answer = structs.replace(answer, levers=pull(question, answer))
+        levers, tokens = pull(question, answer), fits_up_to_tokens(question, answer)
+        answer = structs.replace(answer, levers=levers, fits_up_to_tokens=tokens)
     if options.json:
         print_json(answer)
     else:
         from vramcast.report.markdown import show_markdown
         from vramcast.report.text import show
+        from vramcast.report.words import page
 
-        print(show_markdown(answer) if options.markdown else coloured(show(answer, levers=options.method != "trace")))
+        text = show(answer, levers=options.method != "trace", full=options.full, page=page())
+        print(show_markdown(answer) if options.markdown else coloured(text))
     return exit_of(answer, strict=options.strict, failed=failed)
 
 
@@ -282,17 +287,16 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from vramcast.report.lists import rows, table
+    from vramcast.report.lists import brief, rows
     from vramcast.report.schemas import schemas
 
     if options.what == "schema":
         print_json(schemas())
         return 0
-    found = rows(options.what)
     if options.json:
-        print_json(found)
+        print_json(rows(options.what))
     else:
-        print(table(found))
+        print(brief(options.what))
     return 0
 
 
