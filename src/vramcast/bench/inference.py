@@ -12,6 +12,7 @@ from vramcast.bench.jobs import Skip, counter_of, job_of, weights_known
 from vramcast.bench.reading import Reading
 from vramcast.bench.rows import Row
 from vramcast.bench.serving import served
+from vramcast.memory.loaded import loaded_bytes
 from vramcast.types.paths import Value
 
 Predict = Callable[[Mapping[str, Value], Mapping[str, Any]], int]
@@ -19,7 +20,7 @@ Predict = Callable[[Mapping[str, Value], Mapping[str, Any]], int]
 
 def _weights(job: Mapping[str, Value], row: Mapping[str, Any]) -> int:
     weights_known(row)
-    return served(job).weights()
+    return loaded_bytes(served(job))
 
 
 def _kv_bytes_per_token(job: Mapping[str, Value], row: Mapping[str, Any]) -> int:

@@ -40,6 +40,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
     """path → the fact that counts, framework defaults included"""
     settings: Settings
     """the policy's"""
+    row: ModelRow
     arch: Arch
     quantisation: Quantisation | None
     """the checkpoint's own"""
@@ -82,7 +83,7 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
     except Refused as refused:
         raise Refused([*mistakes.found, *refused.mistakes]) from None
     own = model.quantisation if model is not None else None
-    implied = {fact.path: fact for fact in implied_facts(asked, own, model.where if model is not None else "")}
+    implied = {fact.path: fact for fact in implied_facts(asked, own, model.row.where if model is not None else "")}
     filled, warnings = _with_framework({**implied, **asked}, framework)
     contradicted: set[str] = set()
     if model is not None:
@@ -100,6 +101,7 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         job=said.job(),
         facts=filled,
         settings=settings,
+        row=model.row,
         arch=model.arch,
         quantisation=own,
         gpu=gpu or typical_gpu(),
@@ -148,10 +150,9 @@ def _with_framework(asked: Mapping[str, Fact], framework: Fact) -> tuple[dict[st
 
 
 class _Model(NamedTuple):
+    row: ModelRow
     arch: Arch
     quantisation: Quantisation | None
-    where: str
-    """the file, or the catalogue's row"""
 
 
 def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
@@ -162,7 +163,7 @@ def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
     arch = _arch(row, programs)
     if not row.catalogued:
         _check_fields(row.id, msgspec.json.encode(row.config), row.where)
-    return _Model(arch, _own_quantisation(row), row.where)
+    return _Model(row, arch, _own_quantisation(row))
 
 
 def _arch(row: ModelRow, programs: bool) -> Arch:

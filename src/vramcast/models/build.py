@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -115,10 +116,16 @@ def _flag(config: dict[str, Any], rule: bool | str) -> bool:
     return bool(config.get(rule, False)) if isinstance(rule, str) else rule
 
 
+def has_head(config: Mapping[str, Any], heads: tuple[str, ...] = (*HEADS, "ForConditionalGeneration")) -> bool:
+    """Whether the class generates; a config that names none is taken to."""
+    classes: list[str] = config.get("architectures") or []
+    return not classes or any(name.endswith(heads) for name in classes)
+
+
 def check_head(config: dict[str, Any], source: str, heads: tuple[str, ...] = HEADS) -> None:
     """A class such as MistralModel has no head: it embeds text, and nothing here is about that."""
     classes: list[str] = config.get("architectures") or []
-    if classes and not any(name.endswith(heads) for name in classes):
+    if not has_head(config, heads):
         raise refuse(
             f"{classes[0]} has no language-model head: what it does is not modelled yet",
             **{"from": source, "allowed": f"models of a class …{heads[0]}"},
