@@ -281,6 +281,8 @@ def test_a_reading_is_predicted_from_what_its_source_says(tmp_path: Path) -> Non
          "the source leaves out what the value depends on: gpu, version"),
         (row(reading(score="interval")), "the source leaves out what the value depends on: not said what"),
         (row(reading(quantity="kv_tokens")), "not modelled yet"),
+        *((row(reading(at=at)), "not modelled yet: what a draft model holds, of which the row does not say what it is")
+          for at in ("draft model", "EAGLE3 head", "mtp layer")),
         (row(reading(quantity="allocated_peak")), "not modelled yet"),  # of an engine
         (row(job={**JOB, "engine.kind": "hf"}), "not modelled yet: weights and cache of engine.kind = hf"),
         (row(job={**JOB, "model": "Qwen/Qwen2.5-0.6B"}), "refused: unknown model 'Qwen/Qwen2.5-0.6B'"),
