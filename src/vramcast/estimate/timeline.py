@@ -42,7 +42,7 @@ def modes_of(job: Resolved) -> Modes:
     return Modes(
         reference=settings.reference_kind,
         engine=settings.engine_kind,
-        apart=settings.engine_process == "server",
+        apart=settings.algorithm == "grpo" and settings.engine_process == "server",
         sharded=settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1,
         old_logprobs=job.recipe.old_logprobs and settings.engine_kind != "hf",
     )
