@@ -15,7 +15,7 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.memory.packing import Packing
 from vramcast.memory.promotion import promoted
 from vramcast.models.arch import Arch
-from vramcast.models.quant.format import Format
+from vramcast.models.served import Served
 from vramcast.num import Named, Size
 from vramcast.types.recipe import Recipe
 
@@ -43,12 +43,9 @@ SIZES = {
 class Engine(Struct, frozen=True, kw_only=True):
     """An inference engine as one of its ranks sees it."""
 
-    kind: str
+    served: Served
     tp: int
     weights_dtype: str
-    formats: dict[str, Format] = {}
-    """linear layer -> how the engine packs it; one that is missing is plain"""
-    kv_dtype: str
     sleep: Literal["none", "1", "2"]
     eager: bool
     max_seqs: Size
