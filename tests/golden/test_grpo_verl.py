@@ -80,9 +80,9 @@ def test_engine() -> None:
     assert engine == {
         "role": "rollout", "pool_bytes": pool, "kv_bytes": cache, "kv_bytes_per_token": token,
         "kv_tokens": 16 * blocks, "max_concurrency": 67_474 // 192, "waves": 2,
-        # least: the parts and 193 blocks (one is reserved): 11,648,851,046 = 13.70 % of the card. Most: what is left
-        # beside the trainer with its moments, while the engine generates; see the last case.
-        "fraction_low": 0.14, "fraction_high": 0.84,
+        # least: the parts at their highest and 193 blocks (one is reserved). Most: what is left beside the trainer with
+        # its moments at their highest, while the engine generates; see the last case.
+        "fraction_low": 0.16, "fraction_high": 0.78,
     }  # fmt: skip
     assert blocks == 67_474
 
@@ -249,8 +249,12 @@ def test_every_phase() -> None:
     assert (peak["phase"], peak["instant"], peak["when"]) == ("generate", "rollout", "steady")
     trainer = weights + states_bytes + CONTEXT + NCCL + 3 * SHARD_SLACK + 2 * WORKSPACE
     assert peak["bytes"] == trainer + TOTAL // 2 + CONTEXT == 55_899_041_300
+    # A share of 84 % is free beside the points, 78 % beside the highs: the parts of the engine count as they would if
+    # the cache had been sized with the least of them.
     assert (TOTAL - trainer - CONTEXT) * 100 // TOTAL == 84
-    assert answer["verdict"] == "tight"  # by blocks that stay reserved: allocator.fragmented
+    (generating,) = (phase for key, phase in phases(answer).items() if key == ("generate", "rollout", "steady"))
+    assert (TOTAL - (generating["high_bytes"] - TOTAL // 2)) * 100 // TOTAL == 78
+    assert answer["verdict"] == "tight"  # blocks that stay reserved
 
 
 def test_who_is_where() -> None:

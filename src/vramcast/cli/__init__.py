@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     check = _verb(verbs, "check", _check, "will it fit, where does it peak, what holds it")
+    check.add_argument("--full", action="store_true", help="all terms, instants and sources, not one screen")
     check.add_argument("--strict", action="store_true", help="keys that were not read are an error, tight is no yes")
     _formats(check, markdown="print markdown, for an issue or a pull request")
     check.add_argument("--method", choices=("formula", "trace"), default="formula", help="trace: run the real step")
@@ -129,6 +130,7 @@ def _check(options: argparse.Namespace) -> int:
     from msgspec import structs
 
     from vramcast.estimate import forecast
+    from vramcast.estimate.longest import fits_up_to_tokens
     from vramcast.levers import pull
 
     question = said(options)
@@ -144,14 +146,17 @@ def _check(options: argparse.Namespace) -> int:
         answer, failed = traced.forecast, traced.judged.failed is not None
     else:
         answer = forecast(question, texts=options.json)
-        answer = structs.replace(answer, levers=pull(question, answer))
+        levers, tokens = pull(question, answer), fits_up_to_tokens(question, answer)
+        answer = structs.replace(answer, levers=levers, fits_up_to_tokens=tokens)
     if options.json:
         print_json(answer)
     else:
         from vramcast.report.markdown import show_markdown
         from vramcast.report.text import show
+        from vramcast.report.words import page
 
-        print(show_markdown(answer) if options.markdown else coloured(show(answer, levers=options.method != "trace")))
+        text = show(answer, levers=options.method != "trace", full=options.full, page=page())
+        print(show_markdown(answer) if options.markdown else coloured(text))
     return exit_of(answer, strict=options.strict, failed=failed)
 
 
@@ -244,6 +249,7 @@ def _read(options: argparse.Namespace) -> int:
     from vramcast.readers.native import write_job
     from vramcast.report.lists import show_job
     from vramcast.report.read import understood
+    from vramcast.report.text import value
 
     question = said(options)
     if options.job:
@@ -252,9 +258,13 @@ def _read(options: argparse.Namespace) -> int:
         return 0
     job = resolve(question)
     if options.json:
-        print_json(understood(job))
+        print_json(understood(job, question))
         return 0
     print(show_job(job))
+    if question.no_effect:
+        print(f"no effect on memory: {', '.join(item.key for item in question.no_effect)}", file=sys.stderr)
+    for item in job.ineffective:
+        print(f"without effect: {item.path} = {value(item.value)}: {item.why}", file=sys.stderr)
     for item in job.unread:
         print(f"unread: {item.key}  ({item.where})", file=sys.stderr)
     for warning in job.warnings:
@@ -279,17 +289,16 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from vramcast.report.lists import rows, table
+    from vramcast.report.lists import brief, rows
     from vramcast.report.schemas import schemas
 
     if options.what == "schema":
         print_json(schemas())
         return 0
-    found = rows(options.what)
     if options.json:
-        print_json(found)
+        print_json(rows(options.what))
     else:
-        print(table(found))
+        print(brief(options.what))
     return 0
 
 

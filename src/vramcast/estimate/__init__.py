@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from vramcast import PREDICTIONS, __version__
+from vramcast.catalog.frameworks import parse_framework
 from vramcast.catalog.gpus import usual_gpus
 from vramcast.estimate.host import nodes
 from vramcast.estimate.pools import Pool, describe
@@ -14,7 +15,7 @@ from vramcast.estimate.resolve import Resolved, resolve
 from vramcast.estimate.texts import Texts
 from vramcast.estimate.timeline import demand, timeline
 from vramcast.types.job import Fact, Origin, Understanding
-from vramcast.types.result import SCHEMA, Card, Forecast, Group, Peak, PhaseBytes, Verdict
+from vramcast.types.result import SCHEMA, Card, Forecast, Group, Peak, PhaseBytes, Priced, Verdict
 
 __all__ = ["Resolved", "forecast", "resolve"]
 
@@ -63,6 +64,7 @@ def answer(
         version=__version__,
         predictions=PREDICTIONS,
         verdict=(verdict or _verdict(peak, pool)) if capacity is not None else None,
+        framework=_priced(job),
         job=job.job.to_file(),
         peak=peak,
         groups=[group],
@@ -74,6 +76,18 @@ def answer(
         ineffective=job.ineffective,
         warnings=[*job.warnings, *_pool_warnings(job, pool, group), *warnings],
         levers=[],
+    )
+
+
+def _priced(job: Resolved) -> Priced:
+    """A framework without a version is the newest one that is known."""
+    fact = job.facts["framework"]
+    release, named = parse_framework(str(fact.value)), "==" in str(fact.value)
+    origin = str(fact.origin).removeprefix("assumed: ")
+    return Priced(
+        value=f"{release.name}=={release.version}",
+        origin=origin if named else f"{origin}: the newest that is known",
+        assumed=not named or "framework" not in job.job.values or origin != str(fact.origin),
     )
 
 

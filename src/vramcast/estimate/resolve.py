@@ -109,7 +109,10 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         assumptions=[*model.assumption, *_assumptions(asked, filled, settings)],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
-        ineffective=ineffective(asked, settings, own.label if own is not None else ""),
+        ineffective=[
+            *ineffective(asked, settings, own.label if own is not None else ""),
+            *(Ineffective(each.key, each.value, each.why) for each in said.idle),
+        ],
         warnings=[*said.warnings, *warnings, *what_was_measured(model.arch)],
     )
 

@@ -39,6 +39,15 @@ class Unread(Struct, frozen=True):
     where: str
 
 
+class Idle(Struct, frozen=True):
+    """A key that was understood and that no memory depends on."""
+
+    key: str
+    value: Value
+    where: str
+    why: str
+
+
 class Job(Struct, frozen=True):
     """`[role.]path` → value, exactly what was asked for, nothing filled in."""
 
@@ -114,6 +123,9 @@ class Understanding(Struct):
     """wrong flags and files, kept so that they are reported with whatever else is wrong"""
     misread: bool = False
     """a file was refused, so what it says is not among the facts"""
+    idle: list[Idle] = []
+    no_effect: list[Unread] = []
+    """keys that never change memory"""
 
     def __add__(self, weaker: Understanding) -> Understanding:
         return Understanding(
@@ -123,6 +135,8 @@ class Understanding(Struct):
             self.missing + weaker.missing,
             self.mistakes + weaker.mistakes,
             self.misread or weaker.misread,
+            self.idle + weaker.idle,
+            self.no_effect + weaker.no_effect,
         )
 
     def winners(self) -> dict[str, Fact]:

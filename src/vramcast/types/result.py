@@ -162,6 +162,14 @@ class Ineffective(Struct, frozen=True):
     why: str
 
 
+class Priced(Struct, frozen=True, kw_only=True):
+    """Whose code was priced: `trl==1.16.0`, and how the version is known; `assumed`: nobody said it."""
+
+    value: str
+    origin: str
+    assumed: bool
+
+
 class LeverResult(Struct, frozen=True, kw_only=True):
     """An edit of the job, and the job estimated again with it."""
 
@@ -190,6 +198,7 @@ class Forecast(Struct, frozen=True, kw_only=True):
     version: str
     predictions: int
     verdict: Verdict | None
+    framework: Priced
     job: dict[str, Value]
     peak: Peak
     groups: list[Group]
@@ -201,3 +210,5 @@ class Forecast(Struct, frozen=True, kw_only=True):
     ineffective: list[Ineffective]
     warnings: list[str]
     levers: list[LeverResult]
+    fits_up_to_tokens: int | None = None
+    """of a padding-free job that may not fit at full length: with at most so many tokens in a micro-batch it does"""
