@@ -83,7 +83,7 @@ def test_engine() -> None:
         "kv_tokens": 16 * blocks, "max_concurrency": 67_425 // 192, "waves": 2,
         # least: the parts at their highest and 193 blocks (one is reserved). Most: what is left beside the trainer with
         # its moments at their highest, while the engine generates; see the last case.
-        "fraction_low": 0.16, "fraction_high": 0.78,
+        "fraction_low": 0.17, "fraction_high": 0.78,
     }  # fmt: skip
     assert blocks == 67_425
 
