@@ -258,7 +258,7 @@ def test_every_phase() -> None:
     assert (TOTAL - trainer - CONTEXT) * 100 // TOTAL == 84
     (generating,) = (phase for key, phase in phases(answer).items() if key == ("generate", "rollout", "steady"))
     assert (TOTAL - (generating["high_bytes"] - TOTAL // 2)) * 100 // TOTAL == 78
-    assert answer["verdict"] == "tight"  # blocks that stay reserved
+    assert answer["verdict"] == "fits"
 
 
 def test_who_is_where() -> None:
