@@ -21,8 +21,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_fsdp_of_a_hugging_face_script(here: Path) -> None:
-    """Two cards each hold half of fp32 weights and Adam's states, and bf16 gradients whole: nothing is reduced before the
-    16th micro-batch. A key of transformers 4 says which version it is, and that FSDP is the first."""
+    """Two cards each hold half of fp32 weights and Adam's states, and bf16 gradients whole: nothing is reduced before
+    the 16th micro-batch. A key of transformers 4 says which version it is, and that FSDP is the first."""
     flags = '--fsdp "full_shard auto_wrap" --fsdp_transformer_layer_cls_to_wrap LlamaDecoderLayer'
     (here / "run.sh").write_text(f"{FSDP} {flags}\n")
     answer = check("run.sh", "--gpu", "rtx-a6000", "--gpus", "2")
