@@ -9,7 +9,7 @@ from vramcast.units import PPM, ppm
 
 def total_len(settings: Settings) -> int:
     """Tokens of a whole sequence."""
-    if settings.prompt_len and settings.response_len:
+    if settings.algorithm not in ("sft", "pretrain") and settings.prompt_len and settings.response_len:
         return settings.prompt_len + settings.response_len
     return settings.seq_len
 
