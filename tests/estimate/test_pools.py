@@ -177,30 +177,40 @@ _WINDOWS = [
 
 
 @pytest.mark.parametrize("job", _WINDOWS)
-def test_shares_inside_the_window_work_and_larger_ones_do_not(job: dict[str, Any]) -> None:
-    """At both ends one sequence fits into the pool and the rest beside it; a hundredth above the upper end it does not.
-    An engine that never sleeps does not use its working memory while the trainer has its peak: so much is spare."""
+def test_shares_inside_the_window_work_and_others_may_not(job: dict[str, Any]) -> None:
+    """At both ends one sequence fits into the pool and the rest beside it, whatever of the ranges is true; a hundredth
+    beyond an end it may not. An engine that never sleeps does not use its working memory while the trainer has its
+    peak: so much is spare."""
     engine = engine_of(ask(job))
     low, high = engine.fraction_low, engine.fraction_high
     assert low is not None
     assert high is not None
     assert 0 < low < high < 1
+    tokens = job["engine.max_len"] + 16  # one block is reserved
 
     @cache
     def at(fraction: float) -> Forecast:
         return ask({**job, "engine.fraction": round(fraction, 2)})
 
-    for fraction in (low, high):
+    def cache_at_least(fraction: float) -> int:
+        return next(term.low_bytes for term in phase_of(at(fraction), "engine.start").terms if term.name == "engine.kv")
+
+    def free_at_least(fraction: float) -> int:
         answer = at(fraction)
-        assert (answer.peak.margin_bytes or -1) >= 0, fraction
-        assert not [warning for warning in answer.warnings if "pool" in warning]
-    assert [warning for warning in at(low - 0.01).warnings if "pool" in warning]
+        mapped = [phase for phase in answer.groups[0].phases if "engine.kv" in terms_of(phase)]
+        return (answer.peak.capacity_bytes or 0) - max(phase.high_bytes for phase in mapped)
+
+    for fraction in (low, high):
+        assert (at(fraction).peak.margin_bytes or -1) >= 0, fraction
+        assert not [warning for warning in at(fraction).warnings if "pool" in warning]
+        assert cache_at_least(fraction) >= tokens * engine.kv_bytes_per_token
+        assert free_at_least(fraction) >= 0
+    assert cache_at_least(low - 0.01) < tokens * engine.kv_bytes_per_token
     spare = 0
     if job["engine.sleep"] == "none":
-        spare = terms_of(phase_of(at(high), "engine.start"))["engine.activation"]
-    over = at(high + 0.01).peak.margin_bytes
-    assert over is not None
-    assert over < spare
+        (spare,) = (term.high_bytes for term in phase_of(at(high), "engine.start").terms
+                    if term.name == "engine.activation")  # fmt: skip
+    assert free_at_least(high + 0.01) < spare
 
 
 def test_no_window_without_a_card() -> None:
@@ -213,7 +223,7 @@ def test_a_pool_smaller_than_one_sequence() -> None:
     answer = ask({**TRL, "engine.fraction": 0.2, "engine.max_len": 32768})
     assert answer.verdict == "does_not_fit"
     assert answer.warnings == [
-        "the engine's pool holds 0 tokens, less than one sequence of 32,768; raise engine.fraction to 0.23 or lower "
+        "the engine's pool holds 0 tokens, less than one sequence of 32,768; raise engine.fraction to 0.24 or lower "
         "engine.max_len: it will not start"
     ]
 

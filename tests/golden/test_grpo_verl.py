@@ -59,7 +59,6 @@ def shard_remainders(copies: int) -> dict[str, int]:
     return remainders(copies * SHARD_SLACK, SHARD_SLACK + (copies - 1) * SHARD_PAGES)
 
 
-
 def test_engine() -> None:
     """The engine's parts, and what is left of its share for keys and values."""
     weights, activation = _engine_weights(), 8192 * (3 * 18944 // 2 + 4 * 3584) * 2
@@ -81,9 +80,9 @@ def test_engine() -> None:
     assert engine == {
         "role": "rollout", "pool_bytes": pool, "kv_bytes": cache, "kv_bytes_per_token": token,
         "kv_tokens": 16 * blocks, "max_concurrency": 67_474 // 192, "waves": 2,
-        # least: the parts and 193 blocks (one is reserved): 11,648,851,046 = 13.70 % of the card. Most: what is left
-        # beside the trainer with its moments, while the engine generates; see the last case.
-        "fraction_low": 0.14, "fraction_high": 0.84,
+        # least: the parts at their highest and 193 blocks (one is reserved). Most: what is left beside the trainer with
+        # its moments at their highest, while the engine generates; see the last case.
+        "fraction_low": 0.16, "fraction_high": 0.78,
     }  # fmt: skip
     assert blocks == 67_474
 
@@ -161,8 +160,11 @@ def test_every_phase() -> None:
     root_waits = (EMBEDDING + 3584) * 2  # 1,090,001,920
     with_block = root_waits + LAYER * 2  # 1,556,117,504
     whole_root = ROOT * 2  # 2,179,996,672
-    # The fp32 input of the reduce-scatter: of the block before while a block runs, of the root at the end.
-    reduce_block, reduce_root = LAYER * 4, ROOT * 4  # 932,231,168 and 4,359,993,344
+    # The fp32 input of the reduce-scatter: of the block before while a block runs. The root's is made at the end of its
+    # flat bf16 gradient, beside it and the fp32 share that it becomes: gathered weights and views' gradients are gone.
+    reduce_block = LAYER * 4  # 932,231,168
+    reduce_root = ROOT * 2 + ROOT * 4 + ROOT // 8 * 4 - (head_runs + whole_root)
+    assert reduce_root == 2_724_995_840
     embedding = HIDDEN_BF16 + 4 * 12288 * 8  # its rows' gradient, and the sorted ids; the table is in whole_root
     assert embedding == 88_473_600
 
@@ -222,7 +224,7 @@ def test_every_phase() -> None:
             },
             ("backward", "embedding", when): {
                 **backward, "inputs": IDS, "activations.block": embedding, "gradients.unsharded": whole_root,
-                "fsdp.reduce": reduce_root,
+                "fsdp.gathered": head_runs, "fsdp.reduce": reduce_root,
             },
             # foreach AdamW takes the square root of all variances at once: a fourth copy of the shard.
             ("step", "update", when): {
@@ -247,8 +249,12 @@ def test_every_phase() -> None:
     assert (peak["phase"], peak["instant"], peak["when"]) == ("generate", "rollout", "steady")
     trainer = weights + states_bytes + CONTEXT + NCCL + 3 * SHARD_SLACK + 2 * WORKSPACE
     assert peak["bytes"] == trainer + TOTAL // 2 + CONTEXT == 55_899_041_300
+    # A share of 84 % is free beside the points, 78 % beside the highs: the parts of the engine count as they would if
+    # the cache had been sized with the least of them.
     assert (TOTAL - trainer - CONTEXT) * 100 // TOTAL == 84
-    assert answer["verdict"] == "fits"
+    (generating,) = (phase for key, phase in phases(answer).items() if key == ("generate", "rollout", "steady"))
+    assert (TOTAL - (generating["high_bytes"] - TOTAL // 2)) * 100 // TOTAL == 78
+    assert answer["verdict"] == "tight"  # blocks that stay reserved
 
 
 def test_who_is_where() -> None:

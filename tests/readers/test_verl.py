@@ -331,12 +331,12 @@ def test_what_a_list_computes_is_asked_for(tmp_path: Path):
     [
         ("run.sh", "#!/bin/bash\nls\n",
          "error: run.sh has no training command\n"
-         "  looked for  python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo, accelerate launch, torchrun or "
-         "deepspeed with a script\n"
+         "  looked for  python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo|rloo, accelerate launch, "
+         "torchrun or deepspeed with a script\n"
          "  help        nothing is executed"),
         ("run.sh", "ls\ndeepspeed --module openrlhf.cli.train_dpo --x 1",
          "error: run.sh:2 starts OpenRLHF, which is not read yet\n"
-         "  read  python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo, accelerate launch, torchrun or "
+         "  read  python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo|rloo, accelerate launch, torchrun or "
          "deepspeed with a script"),
         ("run.py", "x = 1", "error: run.py has no list of overrides key=value, and no training command in a list\n"
          "  help  nothing is executed: paste the list of arguments, or the script that is run"),

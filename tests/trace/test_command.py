@@ -95,7 +95,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> type[Pretended]:
 
 
 TEXT = """\
-trace    FITS: 0.58 GiB of 79.15 GiB on a100-sxm-80gb, 78.57 GiB to spare
+trace    FITS: 0.58 GiB of 79.15 GiB on 1 × a100-sxm-80gb, 78.57 GiB to spare
 formula  none: attention = cudnn is not modelled yet
 peak     backward · first block (every later step)
 

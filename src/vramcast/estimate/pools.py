@@ -104,24 +104,25 @@ def describe(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> EngineBytes
 
 
 def window(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> tuple[int, int]:
-    """(least, most) bytes of an engine's share: one sequence must fit into it, and the rest of the GPU beside it.
+    """(least, most) bytes of an engine's share that work with their whole range: one sequence must fit into it, and the
+    rest of the GPU beside it.
 
     Nothing is free for it on a GPU that is full in a phase where the pool is not mapped.
     """
-    rigid = pool.requested - pool.kv if pool.kv else _rigid(phases)
     capacity = job.gpu.total_bytes.value - job.settings.busy_bytes
     mapped = [phase for phase in phases if any(term.name == KV for term in phase.terms)]
+    least = max(sum(term.high_bytes for term in phase.terms if term.name in POOLED) for phase in phases) + pool.least
     if any(phase.bytes > capacity for phase in phases if phase not in mapped):
-        return rigid + pool.least, 0
-    return rigid + pool.least, max(capacity - max(phase.bytes - _pooled(phase) for phase in mapped), 0)
+        return least, 0
+    return least, max(capacity - max(map(_beside, mapped)), 0)
 
 
-def _rigid(phases: list[PhaseBytes]) -> int:
-    return max(sum(term.bytes for term in phase.terms if term.name in POOLED) for phase in phases)
-
-
-def _pooled(phase: PhaseBytes) -> int:
-    return sum(term.bytes for term in phase.terms if term.name in (*POOLED, KV))
+def _beside(phase: PhaseBytes) -> int:
+    """The most that a phase holds beside the engine's share: all of its other terms, and what the engine's own parts
+    may be beyond what its cache was sized with. Cached blocks that fit nothing are given back before."""
+    return sum((term.bytes if term.counter == "cached" else term.high_bytes)
+               - (term.low_bytes if term.name in POOLED else 0)
+               for term in phase.terms if term.name != KV)  # fmt: skip
 
 
 def _hundredths(size: int, total: int, *, up: bool) -> float:

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct, structs
 
-from vramcast.catalog.frameworks import defaults, parse_framework, recipe
+from vramcast.catalog.frameworks import defaults, parse_framework, recipe, usual_framework
 from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
 from vramcast.catalog.models import ModelRow, model_config
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.estimate.checks import check
 from vramcast.estimate.derive import derived
+from vramcast.estimate.loss_checks import check_loss
 from vramcast.estimate.measured import known_beside, what_was_measured
 from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, ineffective, not_modelled, without_effect
 from vramcast.estimate.packing import implied_facts
@@ -87,9 +88,13 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
     contradicted: set[str] = set()
     if model is not None:
         filled = derived(filled, model.arch, gpu)
-        contradicted = check(settings_of(_values(filled)), model.arch, filled, gpu, warnings, mistakes)
+        settings, release = settings_of(_values(filled)), parse_framework(str(filled["framework"].value))
+        contradicted = check(settings, model.arch, filled, gpu, warnings, mistakes)
         also = {**also, **known_beside(model.arch)}
-        contradicted |= check_packing(settings_of(_values(filled)), model.arch, own, filled, mistakes)
+        contradicted |= check_packing(settings, model.arch, own, filled, mistakes)
+        contradicted |= check_loss(
+            settings, recipe(release.name, release.version, _complete(settings)), filled, mistakes
+        )
     left = {path: fact for path, fact in filled.items() if path not in contradicted}
     not_modelled(asked, left, warnings, mistakes, also)
     mistakes.done()
@@ -107,7 +112,7 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         card_named=gpu is not None,
         recipe=behaviour,
         framework=name,
-        assumptions=_assumptions(asked, filled, settings, behaviour),
+        assumptions=[*model.assumption, *_assumptions(asked, filled, settings, behaviour)],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
         ineffective=[
@@ -136,9 +141,7 @@ def _framework(asked: Mapping[str, Fact]) -> Fact:
     if "framework" in asked and asked["framework"].value:
         parse_framework(str(asked["framework"].value))
         return asked["framework"]
-    algorithm = asked["algorithm"].value if "algorithm" in asked else "sft"
-    name = "transformers" if algorithm in ("inference", "pretrain") else "trl"
-    release = parse_framework(name)
+    release = parse_framework(usual_framework(asked))
     return Fact("framework", f"{release.name}=={release.version}", Origin("no config: the newest rows of its kind"))
 
 
@@ -156,6 +159,8 @@ class _Model(NamedTuple):
     quantisation: Quantisation | None
     where: str
     """the file, or the catalogue's row"""
+    assumption: list[Assumption]
+    """that it stands for the name that was given, if it does"""
 
 
 def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
@@ -166,7 +171,8 @@ def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
     arch = _arch(row, programs)
     if not row.catalogued:
         _check_fields(row.id, msgspec.json.encode(row.config), row.where)
-    return _Model(arch, _own_quantisation(row), row.where)
+    assumption = [Assumption("model", row.id, row.assumed)] if row.assumed else []
+    return _Model(arch, _own_quantisation(row), row.where, assumption)
 
 
 def _arch(row: ModelRow, programs: bool) -> Arch:

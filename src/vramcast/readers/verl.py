@@ -95,7 +95,7 @@ def _understand(found: Overrides, name: str, environment: Mapping[str, Word], ad
     _unknown(config)
     _rest(config)
     understood = config.understanding()
-    understood.idle = list(config.idles.values())
+    understood.idle = list(config.unused_keys.values())
     return understood
 
 
@@ -116,7 +116,7 @@ def _backend(config: Config) -> None:
     for key in list(config.content):
         inner = next((word for word in _BACKENDS if f".{word}." in key), "")
         if inner and chosen:
-            config.idle(key, f"read by {_BACKENDS[inner]} only")
+            config.unused(key, f"read by {_BACKENDS[inner]} only")
         elif inner and config.get(key) is not None and not config.is_default(key):
             _refuse_backend(inner, config.where(key), key)
         if "@" in key or key == "model_engine":
@@ -175,16 +175,16 @@ def _rest(config: Config) -> None:
     """Every key that no rule has read: verl's own value, refused, without effect, or unread."""
     for key, value in config.content.items():
         if key.startswith("critic.") and key != "critic.enable" and not config.has_critic:
-            config.idle(key, "there is no critic")
-        if key in (*KEYS, *RULED, *config.idles) or "@" in key or config.is_default(key):
+            config.unused(key, "there is no critic")
+        if key in (*KEYS, *RULED, *config.unused_keys) or "@" in key or config.is_default(key):
             continue
         if key.startswith("critic."):
             if key not in CRITIC:
                 config.leave(key)
         elif does := refusal(key, value):
-            config.refuse(key, does)
+            config.refuse_because(key, does)
         elif why := "this is what is modelled" if key in REFUSED else idle(key) or _switched_off(config, key):
-            config.idle(key, why)
+            config.unused(key, why)
         else:
             config.leave(key)
 

@@ -19,7 +19,7 @@ class Config(Sheet):
         super().__init__(document, name)
         self.gaps = gaps
         self.version = version
-        self.idles: dict[str, Idle] = {}
+        self.unused_keys: dict[str, Idle] = {}
 
     def says(self, *keys: str) -> bool:
         """Whether one of the keys is given, null included, and none of them has an unknown value."""
@@ -60,7 +60,7 @@ class Config(Sheet):
             chosen, other = own, actor
         else:
             chosen, other = actor, own
-        self.idle(other, f"verl {self.version} reads {chosen}")
+        self.unused(other, f"verl {self.version} reads {chosen}")
         return chosen
 
     @property
@@ -73,12 +73,12 @@ class Config(Sheet):
         key = f"{MODEL}use_remove_padding"
         return key not in self.gaps and not self.or_default(key)
 
-    def idle(self, key: str, why: str) -> None:
+    def unused(self, key: str, why: str) -> None:
         """The key, if it is given, has no effect on memory; not said of verl's own value."""
         if key in self.content and not self.is_default(key):
-            self.idles.setdefault(key, Idle(self.label(key), self.content[key], self.where(key), why))
+            self.unused_keys.setdefault(key, Idle(self.label(key), self.content[key], self.where(key), why))
 
-    def refuse(self, key: str, does: str) -> None:
+    def refuse_because(self, key: str, does: str) -> None:
         """The key makes another job than those that are modelled. One cause is said once, however many keys it has."""
         fact = f"{self.label(key)} = {_short(self.content[key])} is not modelled yet: it {does}"
         if all(not mistake.fact.endswith(f": it {does}") for mistake in self.mistakes.found):

@@ -51,7 +51,7 @@ def _variant(config: Config, key: str, estimator: str) -> None:
     if config.get(mode) == "gspo":
         config.fact("grpo.variant", "gspo", mode)
         return
-    config.idle(mode, "the loss is taken from the same log-probabilities")
+    config.unused(mode, "the loss is taken from the same log-probabilities")
     if estimator in _VARIANTS:
         config.fact("grpo.variant", _VARIANTS[estimator], key)
     else:
@@ -84,8 +84,8 @@ def _critic_keys(config: Config) -> None:
     own, budget = "critic.use_dynamic_bsz", "critic.ppo_max_token_len_per_gpu"
     switch = own if own in config.content else f"{ACTOR}use_dynamic_bsz"
     if not config.flag(switch):
-        config.idle(budget, f"only with {own}")
-        config.idle("critic.forward_max_token_len_per_gpu", f"only with {own}")
+        config.unused(budget, f"only with {own}")
+        config.unused("critic.forward_max_token_len_per_gpu", f"only with {own}")
         sequences(config, "critic.micro_batch", "critic.ppo_micro_batch_size")
         return
     replaced(config, "critic.ppo_micro_batch_size", budget)
@@ -106,11 +106,11 @@ def cluster(config: Config) -> None:
             config.derive("gpus", each * nodes, keys, " * ".join(keys))
     own = f"{ROLLOUT}n_gpus_per_node"
     if config.get(f"{ROLLOUT}nnodes") in (None, 0) and own in config.content:
-        config.idle(own, "only with rollout.nnodes")
+        config.unused(own, "only with rollout.nnodes")
     _groups(config, "shard_size", f"{FSDP}fsdp_size", gpus)
     key = f"{REF}fsdp_config.fsdp_size"
     if key in config.content and config.before("0.8.0"):
-        config.idle(key, f"verl {config.version} gives the reference the groups of the actor")
+        config.unused(key, f"verl {config.version} gives the reference the groups of the actor")
     elif key in config.content:
         _groups(config, "reference.shard_size", key, gpus)
     elif any(fact.path == "shard_size" and fact.value for fact in config.facts) and not config.before("0.8.0") and gpus:
@@ -135,7 +135,7 @@ def precision(config: Config) -> None:
     """The dtype of the matrix products: the sharding's mixed precision; up to 0.7 also an older key."""
     key, old = f"{FSDP}mixed_precision.param_dtype", f"{FSDP}dtype"
     if old in config.content and not config.before("0.8.0"):
-        config.idle(old, f"verl {config.version} takes the dtype of {key}")
+        config.unused(old, f"verl {config.version} takes the dtype of {key}")
     elif not config.says(key) and config.says(old):
         key = old
     if config.says(key):
@@ -150,9 +150,9 @@ def layout(config: Config) -> None:
         for part in ("weights", "gradients", "optimizer"):
             config.instead(f"offload.{part}", "cpu", policy)
         for key in (f"{FSDP}param_offload", f"{FSDP}optimizer_offload"):
-            config.idle(key, f"{policy} keeps everything on the host")
+            config.unused(key, f"{policy} keeps everything on the host")
     elif policy in config.content:
-        config.idle(policy, "only with FSDP 2" if config.flag(policy) else "nothing is kept on the host by it")
+        config.unused(policy, "only with FSDP 2" if config.flag(policy) else "nothing is kept on the host by it")
     least, off = f"{FSDP}wrap_policy.min_num_params", f"{FSDP}wrap_policy.disable"
     if config.says(off) or config.says(least):
         size = bool(config.get(least))
@@ -160,11 +160,11 @@ def layout(config: Config) -> None:
         config.fact("wrap", wrap, key if config.says(key) else least)
     own = f"{FSDP}strategy"
     if own in config.content:
-        config.idle(own, f"{ACTOR}strategy = {strategy} is written over it")
+        config.unused(own, f"{ACTOR}strategy = {strategy} is written over it")
     _ulysses(config)
     other = f"{REF}strategy"
     if other in config.content and not config.is_default(other) and config.get(other) != strategy:
-        config.refuse(other, "runs the reference under another sharding than the actor")
+        config.refuse_because(other, "runs the reference under another sharding than the actor")
 
 
 def _ulysses(config: Config) -> None:
@@ -176,11 +176,11 @@ def _ulysses(config: Config) -> None:
             ranks = config.get(second)
             config.instead("ulysses", ranks, second)
         elif config.get(second) != ranks:
-            config.idle(second, f"{first} = {ranks} is written over it")
+            config.unused(second, f"{first} = {ranks} is written over it")
     for key in (f"{REF}ulysses_sequence_parallel_size", f"{REF}fsdp_config.ulysses_sequence_parallel_size"):
         if key in config.content and not config.is_default(key) and config.get(key) != ranks:
-            config.refuse(key, "cuts the reference's sequences another way than the actor's")
-        config.idle(key, "the reference follows the actor")
+            config.refuse_because(key, "cuts the reference's sequences another way than the actor's")
+        config.unused(key, "the reference follows the actor")
 
 
 def optimizer(config: Config) -> None:
@@ -191,7 +191,7 @@ def optimizer(config: Config) -> None:
     loops = chosen is None and config.flag(f"{options}foreach") is False
     for name in ("fused", "foreach"):
         if f"{options}{name}" in config.content and (name != chosen) and not (loops and name == "foreach"):
-            config.idle(f"{options}{name}", "torch's own choice is foreach")
+            config.unused(f"{options}{name}", "torch's own choice is foreach")
     if chosen or loops:
         config.fact("optimizer.impl", chosen or "loop", f"{options}{chosen or 'foreach'}")
     if not config.says(*keys):
@@ -216,9 +216,9 @@ def attention(config: Config) -> None:
     for inner in [each for each in config.content if each.startswith(f"{MODEL}override_config.") and each != key]:
         name, value = inner.removeprefix(f"{MODEL}override_config.").removeprefix("model_config."), config.get(inner)
         if any(part in SHAPES for part in name.split(".")):
-            config.refuse(inner, "makes another model than its config.json")
+            config.refuse_because(inner, "makes another model than its config.json")
         elif name.endswith(("dropout", "pdrop", "drop")) and value not in (None, 0, False):
-            config.refuse(inner, "keeps a mask for every dropout")
+            config.refuse_because(inner, "keeps a mask for every dropout")
 
 
 def engine(config: Config) -> None:
@@ -229,16 +229,16 @@ def engine(config: Config) -> None:
             config.fact("engine.kv_dtype", one_of(_CACHES)(str(config.get(key)).lower()), key)
     backend = f"{MODEL}fused_kernel_options.impl_backend"
     if backend in config.content and not config.flag(f"{MODEL}use_fused_kernels"):
-        config.idle(backend, "only with use_fused_kernels")
+        config.unused(backend, "only with use_fused_kernels")
     elif config.get(backend) not in (None, "torch"):
-        config.refuse(backend, "makes the fused head with Triton's kernels")
+        config.refuse_because(backend, "makes the fused head with Triton's kernels")
 
 
 def adapters(config: Config) -> None:
     """LoRA by its rank; adapters are pushed to an engine that keeps its base weights, unless they are merged."""
     key, merge, targets = f"{MODEL}lora_rank", f"{MODEL}lora.merge", f"{MODEL}target_modules"
     rank = config.get(key)
-    config.idle(f"{MODEL}lora.rank", f"read by Megatron only: FSDP reads {key}")
+    config.unused(f"{MODEL}lora.rank", f"read by Megatron only: FSDP reads {key}")
     if config.says(key):
         config.fact("tuning", "lora" if rank else "full", key)
     if rank:
@@ -247,7 +247,7 @@ def adapters(config: Config) -> None:
             config.fact("lora.targets", names(config.get(targets)), targets)
     elif key not in config.gaps:
         for other in (targets, merge, f"{MODEL}exclude_modules", f"{MODEL}target_parameters"):
-            config.idle(other, "there are no adapters")
+            config.unused(other, "there are no adapters")
     sleeps = config.flag(f"{ROLLOUT}free_cache_engine")
     if sleeps is False:
         config.fact("engine.sleep", "none", f"{ROLLOUT}free_cache_engine")
@@ -264,7 +264,7 @@ def roles(config: Config) -> None:
         on = next((key for key in keys if config.flag(key)), "")
         kind = ("adapter_off" if config.get(f"{MODEL}lora_rank") else "copy") if on else "none"
         config.fact("reference.kind", kind, on or next(key for key in keys if config.says(key)))
-    config.idle(f"{REF}fsdp_config.param_offload", "the reference rests on the host under FSDP, whatever it says")
+    config.unused(f"{REF}fsdp_config.param_offload", "the reference rests on the host under FSDP, whatever it says")
     switch, path = "reward.reward_model.enable", "reward.reward_model.model_path"
     model = config.flag(switch)
     if model is not None:
@@ -272,7 +272,7 @@ def roles(config: Config) -> None:
     if model and config.get(path):
         config.fact("reward.model", config.get(path), path)
     elif path in config.content:
-        config.idle(path, "there is no reward model")
+        config.unused(path, "there is no reward model")
 
 
 def matters(config: Config, path: str) -> bool:

@@ -20,7 +20,7 @@ def lengths(config: Config) -> None:
     keys = ("data.max_prompt_length", "data.max_response_length")
     for key, own in zip(keys, (f"{ROLLOUT}prompt_length", f"{ROLLOUT}response_length"), strict=True):
         if own in config.content and config.get(own) != config.or_default(key):
-            config.refuse(own, f"differs from {key}: it is not known which of them counts")
+            config.refuse_because(own, f"differs from {key}: it is not known which of them counts")
     if not config.says(*keys):
         return
     with config.reading(next(key for key in keys if key in config.content)):
@@ -46,26 +46,26 @@ def work(config: Config) -> None:
             if length not in config.gaps and budget not in config.gaps:
                 value = config.get(length) if config.says(length) else config.or_default(budget)
                 config.fact(f"{path}.token_budget", value, given)
-            config.idle(own, f"the budget is that of {given}")
+            config.unused(own, f"the budget is that of {given}")
             replaced(config, count, length)
         else:
-            config.idle(own, "this pass counts sequences")
-            config.idle(length, f"only with {own}")
+            config.unused(own, "this pass counts sequences")
+            config.unused(length, f"only with {own}")
             sequences(config, f"{path}.micro_batch", count)
     if not budgets:
-        config.idle(budget, f"only with {switch}")
+        config.unused(budget, f"only with {switch}")
 
 
 def replaced(config: Config, key: str, budget: str) -> None:
     for name in (key, f"{key}_per_gpu"):
-        config.idle(name, f"{budget} takes its place")
+        config.unused(name, f"{budget} takes its place")
 
 
 def sequences(config: Config, path: str, key: str) -> None:
     """Sequences per GPU, or the old key that counts over all GPUs."""
     if config.get(f"{key}_per_gpu") is not None:
         config.fact(path, config.get(f"{key}_per_gpu"), f"{key}_per_gpu")
-        config.idle(key, f"{key}_per_gpu takes its place")
+        config.unused(key, f"{key}_per_gpu takes its place")
         return
     sizes = ("trainer.n_gpus_per_node", "trainer.nnodes")
     if config.get(key) is None or any(size in config.gaps for size in sizes):
@@ -96,13 +96,13 @@ def entropy(config: Config) -> None:
             config.fact("entropy", "chunked" if chunks else "grad", coefficient if weighs else counted)
             kept = config.newest_of("entropy_checkpointing")
             if config.flag(kept):
-                config.refuse(kept, "computes the entropy again in backward")
+                config.refuse_because(kept, "computes the entropy again in backward")
         else:
             for key in (coefficient, counted):
                 if config.says(key):
                     config.fact("entropy", "none", key)
             for key in (f"{ACTOR}entropy_checkpointing", f"{FSDP}entropy_checkpointing"):
-                config.idle(key, "the update computes no entropy")
+                config.unused(key, "the update computes no entropy")
     _scored_entropy(config, compiled, chunked, size)
 
 
@@ -110,7 +110,7 @@ def _scored_entropy(config: Config, compiled: str, chunked: str, size: str) -> N
     if config.padded or config.flag(f"{MODEL}use_fused_kernels"):
         why = "it is eager where sequences are padded" if config.padded else "the fused head computes it"
         for key in (compiled, chunked, size):
-            config.idle(key, why)
+            config.unused(key, why)
     elif config.flag(chunked):
         config.fact("logprob.entropy", "chunked", chunked)
         if config.says(size):
@@ -120,7 +120,7 @@ def _scored_entropy(config: Config, compiled: str, chunked: str, size: str) -> N
             config.fact("logprob.entropy", "compiled" if config.flag(compiled) else "eager", compiled)
         elif config.says(chunked):
             config.fact("logprob.entropy", "compiled", chunked)
-        config.idle(size, "the entropy is not computed in chunks")
+        config.unused(size, "the entropy is not computed in chunks")
 
 
 def old_logprobs(config: Config) -> None:

@@ -195,9 +195,9 @@ def logits(seat: Seat) -> Size | Interval:
     if seat.instant == "decode":  # the last token's fp32 logits, while the next one is computed
         return seat.sequences * seat.arch.dims.vocab * BYTES["fp32"]
     point = _head(seat, end_pass(seat))
-    if seat.entropy == "eager":
+    if seat.entropy == "eager" and seat.loss == "full":  # a fused head has it in its chunks
         return point + _ENTROPY * seat.tokens * seat.arch.dims.vocab
-    if seat.entropy == "chunked":  # the compiler makes a kernel for every number of chunks, and gives up after some
+    if seat.entropy == "chunked" and seat.loss == "full":  # the compiler makes a kernel for every number of chunks, and gives up after some
         most = point + _ENTROPY * at_most(seat.tokens, seat.entropy_chunk) * seat.arch.dims.vocab
         return Interval(point, most, most)
     if seat.loss == "fused" and seat.labels_unknown and seat.state != "generate":
