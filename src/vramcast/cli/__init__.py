@@ -10,6 +10,7 @@ import argparse
 import gc
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NoReturn, TypeAlias
 
 from vramcast import __version__
@@ -50,6 +51,7 @@ class _Parser(argparse.ArgumentParser):
         raise refuse(message, use=f"{self.prog} --help")
 
 
+@cache
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="vramcast", description="GPU memory of LLM post-training, before the run.")
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
