@@ -61,7 +61,7 @@ class Seats:
     def _score(self, phase: str) -> dict[str, Any]:
         """The reference may be the policy without its adapters; the entropy is that of the old policy."""
         if phase == "score.reference":
-            return {"adapters_off": True}
+            return {"adapters_off": True, "entropy": "none"}
         chunk = self.settings.logprob_chunk if self.settings.logprob_entropy == "chunked" else 0
         return {"entropy": self.settings.logprob_entropy, "entropy_chunk": chunk}
 
@@ -142,6 +142,7 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         cache=settings.engine_cache,
         cache_dtype=(settings.engine_kv_dtype or "int4") if settings.engine_cache == "quantised" else "",
         recipe=job.recipe,
+        entropy=settings.logprob_entropy if trains and settings.entropy == "grad" else "none",
         expandable=parse(settings.allocator).expandable_segments,
     )
 

@@ -133,7 +133,7 @@ class Seat(Struct, frozen=True, kw_only=True):
     reentrant: bool = False
     loss: Literal["full", "fused"] = "full"
     entropy: Literal["none", "compiled", "eager", "chunked"] = "none"
-    """of the logits, in the pass over old log-probabilities"""
+    """of the logits: in the pass over old log-probabilities, and in the loss where it is part of it"""
     attention: str = "flash"
     one_sequence: bool = False
     """a micro-batch is one sequence: products of heads need no copies"""

@@ -195,9 +195,10 @@ def logits(seat: Seat) -> Size | Interval:
     if seat.instant == "decode":  # the last token's fp32 logits, while the next one is computed
         return seat.sequences * seat.arch.dims.vocab * BYTES["fp32"]
     point = _head(seat, end_pass(seat))
-    if seat.entropy == "eager" and seat.loss == "full":  # a fused head has it in its chunks
+    scores = seat.phase == "score.old" and seat.loss == "full"  # a fused head has the entropy in its chunks
+    if scores and seat.entropy == "eager":
         return point + _ENTROPY * seat.tokens * seat.arch.dims.vocab
-    if seat.entropy == "chunked" and seat.loss == "full":  # the compiler makes a kernel for every number of chunks, and gives up after some
+    if scores and seat.entropy == "chunked":  # the compiler makes a kernel for each number of chunks, up to a limit
         most = point + _ENTROPY * at_most(seat.tokens, seat.entropy_chunk) * seat.arch.dims.vocab
         return Interval(point, most, most)
     if seat.loss == "fused" and seat.labels_unknown and seat.state != "generate":
