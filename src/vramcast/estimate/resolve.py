@@ -15,6 +15,7 @@ from vramcast.catalog.models import ModelRow, model_config
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.estimate.checks import check
 from vramcast.estimate.derive import derived
+from vramcast.estimate.loss_checks import check_loss
 from vramcast.estimate.measured import known_beside, what_was_measured
 from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, ineffective, not_modelled, without_effect
 from vramcast.estimate.packing import implied_facts
@@ -40,6 +41,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
     """path → the fact that counts, framework defaults included"""
     settings: Settings
     """the policy's"""
+    row: ModelRow
     arch: Arch
     quantisation: Quantisation | None
     """the checkpoint's own"""
@@ -82,35 +84,41 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
     except Refused as refused:
         raise Refused([*mistakes.found, *refused.mistakes]) from None
     own = model.quantisation if model is not None else None
-    implied = {fact.path: fact for fact in implied_facts(asked, own, model.where if model is not None else "")}
+    implied = {fact.path: fact for fact in implied_facts(asked, own, model.row.where if model is not None else "")}
     filled, warnings = _with_framework({**implied, **asked}, framework)
     contradicted: set[str] = set()
     if model is not None:
         filled = derived(filled, model.arch, gpu)
-        contradicted = check(settings_of(_values(filled)), model.arch, filled, gpu, warnings, mistakes)
+        settings, release = settings_of(_values(filled)), parse_framework(str(filled["framework"].value))
+        contradicted = check(settings, model.arch, filled, gpu, warnings, mistakes)
         also = {**also, **known_beside(model.arch)}
-        contradicted |= check_packing(settings_of(_values(filled)), model.arch, own, filled, mistakes)
+        contradicted |= check_packing(settings, model.arch, own, filled, mistakes)
+        contradicted |= check_loss(
+            settings, recipe(release.name, release.version, _complete(settings)), filled, mistakes
+        )
     left = {path: fact for path, fact in filled.items() if path not in contradicted}
     not_modelled(asked, left, warnings, mistakes, also)
     mistakes.done()
     assert model is not None  # a job without a model was a mistake
     settings = settings_of(_values(filled))
     name, version, _ = parse_framework(str(filled["framework"].value))
+    behaviour = recipe(name, version, _complete(settings))
     return Resolved(
         job=said.job(),
         facts=filled,
         settings=settings,
+        row=model.row,
         arch=model.arch,
         quantisation=own,
         gpu=gpu or typical_gpu(),
         card_named=gpu is not None,
-        recipe=recipe(name, version, _complete(settings)),
+        recipe=behaviour,
         framework=name,
-        assumptions=[*model.assumption, *_assumptions(asked, filled, settings)],
+        assumptions=[*_stands_for(model.row), *_assumptions(asked, filled, settings, behaviour)],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
         ineffective=[
-            *ineffective(asked, settings, own.label if own is not None else ""),
+            *ineffective(asked, settings, own.label if own is not None else "", behaviour),
             *(Ineffective(each.key, each.value, each.why) for each in said.idle),
         ],
         warnings=[*said.warnings, *warnings, *what_was_measured(model.arch)],
@@ -149,12 +157,9 @@ def _with_framework(asked: Mapping[str, Fact], framework: Fact) -> tuple[dict[st
 
 
 class _Model(NamedTuple):
+    row: ModelRow
     arch: Arch
     quantisation: Quantisation | None
-    where: str
-    """the file, or the catalogue's row"""
-    assumption: list[Assumption]
-    """that it stands for the name that was given, if it does"""
 
 
 def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
@@ -165,8 +170,7 @@ def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
     arch = _arch(row, programs)
     if not row.catalogued:
         _check_fields(row.id, msgspec.json.encode(row.config), row.where)
-    assumption = [Assumption("model", row.id, row.assumed)] if row.assumed else []
-    return _Model(arch, _own_quantisation(row), row.where, assumption)
+    return _Model(row, arch, _own_quantisation(row))
 
 
 def _arch(row: ModelRow, programs: bool) -> Arch:
@@ -208,7 +212,9 @@ def _by_path(settings: Settings) -> list[tuple[str, Value]]:
     return [(name, values[path.attribute]) for name, path in PATHS.items()]
 
 
-def _assumptions(asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings: Settings) -> list[Assumption]:
+def _assumptions(
+    asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings: Settings, behaviour: Recipe
+) -> list[Assumption]:
     values = dict(_by_path(settings))
     used = USED.get(settings.algorithm, ())
     shown = [path for path in PATHS if path in filled or path in used]
@@ -219,8 +225,16 @@ def _assumptions(asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings
             str(filled[path].origin) if path in filled else "vramcast default",
         )
         for path in shown
-        if path not in asked and path in used and values[path] is not None and not without_effect(path, settings)
+        if path not in asked
+        and path in used
+        and values[path] is not None
+        and not without_effect(path, settings, behaviour)
     ]
+
+
+def _stands_for(row: ModelRow) -> list[Assumption]:
+    """That the model stands for the name that was given, if it does."""
+    return [Assumption("model", row.id, row.assumed)] if row.assumed else []
 
 
 def _ignored(said: Understanding) -> list[Ignored]:

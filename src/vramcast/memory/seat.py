@@ -13,8 +13,9 @@ from msgspec import Struct, field, structs
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.memory.packing import Packing
+from vramcast.memory.promotion import promoted
 from vramcast.models.arch import Arch
-from vramcast.models.quant.format import Format
+from vramcast.models.served import Served
 from vramcast.num import Named, Size
 from vramcast.types.recipe import Recipe
 
@@ -30,6 +31,7 @@ SIZES = {
     "prompt_len": "prompt_len",
     "longest": "longest",
     "scored_len": "scored_len",
+    "entropy_chunk": "chunk",
     "lora_rank": "rank",
     "ranks": "ranks",
     "gpus": "gpus",
@@ -41,12 +43,9 @@ SIZES = {
 class Engine(Struct, frozen=True, kw_only=True):
     """An inference engine as one of its ranks sees it."""
 
-    kind: str
+    served: Served
     tp: int
     weights_dtype: str
-    formats: dict[str, Format] = {}
-    """linear layer -> how the engine packs it; one that is missing is plain"""
-    kv_dtype: str
     sleep: Literal["none", "1", "2"]
     eager: bool
     max_seqs: Size
@@ -77,6 +76,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     """tokens that generation ends with"""
     scored_len: Size = 0
     """tokens of each sequence that the loss scores"""
+    entropy_chunk: Size = 0
+    """tokens of which the entropy is computed at once; 0: no chunks"""
     lora_rank: Size = 0
     ranks: Size = 1
     """ranks that share one copy of parameters, gradients and states (FSDP)"""
@@ -131,6 +132,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     recompute: Literal["none", "full"] = "none"
     reentrant: bool = False
     loss: Literal["full", "fused"] = "full"
+    entropy: Literal["none", "compiled", "eager", "chunked"] = "none"
+    """of the logits, in the pass over old log-probabilities"""
     attention: str = "flash"
     one_sequence: bool = False
     """a micro-batch is one sequence: products of heads need no copies"""
@@ -167,6 +170,14 @@ class Seat(Struct, frozen=True, kw_only=True):
         return self.recipe.norms_fp32 and self.packing is not None
 
     @property
+    def hidden_dtype(self) -> str:
+        """Of hidden states between blocks: what a block gives is added to what it was given. Norms in fp32 make fp32 of
+        what a packed MLP is given, and so of what it gives."""
+        if self.norms_fp32:
+            return "fp32"
+        return promoted(self.param_dtype, self.compute_dtype) if self.autocast else self.param_dtype
+
+    @property
     def holds_inputs(self) -> bool:
         """FSDP 1 reshards frozen blocks by a hook on their inputs; see `fsdp.held_inputs`."""
         frozen_units = self.shard == "fsdp1" and self.tuning == "lora" and not self.whole_unit
@@ -196,8 +207,8 @@ class Seat(Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """The role does something, or its weights are being sent."""
-        return self.state not in ("rest", "absent") or self.phase == "sync"
+        """The role does something, or its weights are being sent: those of the policy."""
+        return self.state not in ("rest", "absent") or (self.phase == "sync" and self.role == "policy")
 
     def resident(self, what: str) -> bool:
         """Whether weights or optimizer states are on the GPU now."""

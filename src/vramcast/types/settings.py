@@ -129,6 +129,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     logprob_token_budget: Annotated[Count | None, _role("tokens per forward-only pass")] = path(
         "logprob.token_budget", None
     )
+    logprob_source: Annotated[
+        Literal["trainer", "engine"] | None, _wide("who computes the rollout's log-probs; unset: the framework's way")
+    ] = path("logprob.source", None)
+    logprob_entropy: Annotated[
+        Literal["none", "compiled", "eager", "chunked"], _wide("entropy in the pass over old log-probs")
+    ] = path("logprob.entropy", "none")
+    logprob_chunk: Annotated[Count, _wide("tokens per chunk of logprob.entropy=chunked")] = path("logprob.chunk", 2048)
     eval_micro_batch: Annotated[Count | None, _role("sequences per evaluation forward")] = path(
         "eval.micro_batch", None
     )
