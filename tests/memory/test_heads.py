@@ -86,20 +86,32 @@ MIXED: Values = {
 }  # fmt: skip
 # (job, instant of the first step, traced without rounding): blocks add bf16 to fp16, and get fp32 from then on
 WIDENED: list[tuple[Values, tuple[str, str], float]] = [
-    ({"framework": "trl==0.29.0", "tuning": "full", "micro_batch": 2, "seq_len": 386, "recompute": "none",
+    ({**MIXED, "framework": "trl==0.29.0", "tuning": "full", "micro_batch": 2, "seq_len": 386, "recompute": "none",
       "attention": "flash"}, ("forward", "last block"), 2842.3 - 31.7),
-    ({"framework": "transformers", "tuning": "lora", "lora.targets": ["all-linear"], "micro_batch": 1,
+    ({**MIXED, "framework": "transformers", "tuning": "lora", "lora.targets": ["all-linear"], "micro_batch": 1,
       "seq_len": 700, "recompute": "full", "attention": "efficient"}, ("forward", "last block"), 1110.7 - 20.5),
-    ({"framework": "transformers", "tuning": "lora", "lora.targets": ["all-linear"], "micro_batch": 1,
+    ({**MIXED, "framework": "transformers", "tuning": "lora", "lora.targets": ["all-linear"], "micro_batch": 1,
       "seq_len": 700, "recompute": "full", "attention": "efficient"}, ("backward", "first block"), 1170.5 - 22.5),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("how", "instant", "traced"), WIDENED)
-def test_fp16_weights_under_bf16_compute_make_fp32_hidden_states(
-    how: Values, instant: tuple[str, str], traced: float
-) -> None:
-    answer = forecast(said({**MIXED, **how}), cards=False)
+COPY: Values = {
+    "model": "Qwen/Qwen2.5-0.5B", "gpu": "a100-sxm-80gb", "framework": "trl==1.12.0", "algorithm": "grpo",
+    "weights_dtype": "fp32", "compute_dtype": "bf16", "autocast": True, "tuning": "full", "micro_batch": 2,
+    "accumulation": 1, "recompute": "full", "attention": "flash", "optimizer": "adamw", "loss": "full",
+    "reference.kind": "copy", "prompt_len": 64, "response_len": 257, "engine.kind": "none", "group": 1,
+}  # fmt: skip
+# autocast keeps copies of a reference that is not frozen, and lets go of all where the model's forward ends
+AUTOCAST: list[tuple[Values, tuple[str, str], float]] = [
+    (COPY, ("score.reference", "last block"), 4499.5 - 20.2),
+    (COPY, ("score.reference", "head"), 4893.3 - 20.2),
+    (COPY, ("loss", "head"), 4948.6 - 18.3),
+]
+
+
+@pytest.mark.parametrize(("how", "instant", "traced"), [*WIDENED, *AUTOCAST])
+def test_an_instant_is_that_of_the_trace(how: Values, instant: tuple[str, str], traced: float) -> None:
+    answer = forecast(said(how), cards=False)
     phase = next(
         phase for phase in answer.groups[0].phases if (phase.name, phase.instant, phase.when) == (*instant, "first")
     )

@@ -49,6 +49,9 @@ class Recipe(Struct, frozen=True):
     score_entropy: bool = False
     """The pass over old log-probabilities also computes the entropy of every position."""
 
+    reference_unfrozen: bool = False
+    """Parameters of a reference that is a copy say that they learn: autocast keeps what it casts of them."""
+
     scores_prompt: bool = False
     """Logits are made of prompt tokens too, not of the completion only."""
 

@@ -149,7 +149,7 @@ def activations_block(seat: Seat) -> Size:
 
 @term(
     "autocast.weights",
-    lives=lambda seat: seat.trains and seat.autocast and (_in_step(seat) or _without_grad(seat)),
+    lives=lambda seat: seat.caches_casts and (_in_step(seat) or _without_grad(seat)),
     source="aten/src/ATen/autocast_mode.cpp: copies of fp32 weights that train are cached until the region ends",
 )
 def autocast_weights(seat: Seat) -> Size:
