@@ -110,6 +110,7 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         gpus=settings.gpus,
         sync_bucket=settings.engine_sync_bucket_bytes or 0,
         tuning="frozen" if not trains else ("lora" if lora else "full"),
+        unfrozen=role == "reference" and job.recipe.reference_unfrozen,
         weights_dtype=_stored_dtype(job, settings, stored, trains=trains and not lora),
         packing=packing,
         param_dtype=param_dtype,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vramcast.memory.fused_head import FusedHead
-from vramcast.memory.tape import Backward, Tensor
+from vramcast.memory.seat import Seat
+from vramcast.memory.tape import Backward, Tape, Tensor
 from vramcast.num import Size, at_most, whole
 
 
@@ -15,6 +16,16 @@ def mark_logits(tensor: Tensor) -> None:
 
 class ScoredLogits(FusedHead):
     """`FusedHead` with heads that score tokens on whole logits."""
+
+    def __init__(self, tape: Tape, seat: Seat) -> None:
+        super().__init__(tape, seat)
+        self.left: tuple[int, Size] | None = None
+        """the step at which the model was left before its loss was known, and the casts that were there"""
+
+    def leave(self) -> None:
+        """The end of the model's forward, and of autocast: accelerate wraps that, and nothing else."""
+        self.left = len(self.tape.steps), self.tape.alive("cast")
+        self.tape.end_autocast()
 
     def _logits(self, hidden: Tensor) -> Tensor:
         dims = self.seat.arch.dims
@@ -86,6 +97,7 @@ class ScoredLogits(FusedHead):
         logits = self._logits(last)
         self.drop(last, hidden)
         if recipe.outputs_fp32:
+            self.leave()
             plain, logits = logits, self.cast(logits, "fp32", "fp32 output logits")
             mark_logits(logits)
             self.drop(plain)
