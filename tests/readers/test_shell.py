@@ -195,17 +195,17 @@ def test_scripts_inside_a_script(script: str, wanted: list[str], line: int):
 
 def test_a_value_that_grows_without_end_is_a_gap():
     grown = "A=xx\n" + 'A="$A$A"\n' * 40
-    assert why(grown + "run b=$A") == ["$A is longer than 64 KiB:16"]
-    assert why("A=(x y)\n" + 'A+=("${A[@]}")\n' * 40 + "run ${A[0]}") == ["$A is longer than 64 KiB:16"]
+    assert why(grown + "run b=$A") == ["$A is longer than 64 KiB:17"]
+    assert why("A=(x y)\n" + 'A+=("${A[@]}")\n' * 40 + "run ${A[0]}") == ["$A has more than 4,096 elements:13"]
 
 
 @pytest.mark.parametrize(
     ("script", "message"),
     [
         ("A=" + "x" * 60000 + "\n" + "ls $A\n" * 100, "line 71: the variables expand to more than 4 MB of text"),
-        ("run a\n" * 201, "has more than 200 training commands"),
+        ("run a\n" * 51, "has more than 50 training commands"),
         ("eval a\n" * 21, "has more than 20 scripts inside it"),
-        ("# " + "x" * 2**18, "is larger than 256 KiB: not a launch script"),
+        ("# " + "x" * 2**17, "is larger than 128 KiB: not a launch script"),
         ("eval 'eval \"eval " + "eval " * 30 + "x\"'", "has more than 20 scripts inside it"),
     ],
 )

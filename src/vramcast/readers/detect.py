@@ -41,6 +41,12 @@ def understand(name: str, text: str, folder: str) -> Understanding:
     if is_script(name, text):
         return read_script(name, text, folder)
     document = parse(name, text)
+    understood = _read(document, name)
+    understood.warnings[:0] = document.remarks
+    return understood
+
+
+def _read(document: Document, name: str) -> Understanding:
     foreign = next((_FOREIGN[key] for key in document.content if key in _FOREIGN), None)
     if foreign:
         raise refuse(f"{name} is a configuration of {foreign}, which is not read yet", read=formats())

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from vramcast.errors import refuse
 from vramcast.readers.shell_tests import decide, matches
-from vramcast.readers.shell_tree import LIMIT_BYTES, parsed
-from vramcast.readers.shell_words import LONGEST_VALUE, Raw, TooLong, Variable, Word, Words, first_gap, line_of
+from vramcast.readers.shell_tree import LIMIT_BYTES, TooLong, parsed
+from vramcast.readers.shell_words import LONGEST_VALUE, Raw, Variable, Word, Words, first_gap, line_of
 
 _BRANCHES = frozenset("for_statement c_style_for_statement while_statement function_definition".split())
 _SHELLS = frozenset(("bash", "sh", "zsh"))
@@ -24,8 +24,9 @@ _CUT_SHORT = re.compile(
     rb"[ \t]*\\(?:[ \t]+(?P<late>#)|[ \t]+(?P<blank>)\r?\n|\r?\n[ \t]*(?P<line>#[^\n]*\n))\s*", re.ASCII
 )
 _ARGUMENT = re.compile(rb"[ \t]*(?:--?[\w-]|[+~]{0,2}[A-Za-z_][\w.]*=)", re.ASCII)
-_MOST_COMMANDS = 200
+_MOST_COMMANDS = 50
 """Training commands of one script."""
+_MOST_ELEMENTS = 4096
 _MOST_INNER = 20
 """Scripts inside a script."""
 
@@ -81,6 +82,8 @@ class _Walk:
         self.found: list[tuple[Any, Command]] = []
         self.also_set: dict[str, int] = {}
         self.inner = 0
+        self.grown: set[str] = set()
+        """variables that are too long to be known"""
 
     def visit(self, node: Any) -> None:
         match node.type:
@@ -125,12 +128,17 @@ class _Walk:
     def put(self, name: str, new: Variable, line: int, append: bool = False) -> None:
         old = self.words.variables.get(name)
         if old and append:
+            if name in self.grown:
+                return
             new = _appended(old, new)
-        if sum(len(raw.text) + 1 for raw in new.words) > LONGEST_VALUE:
-            gap = first_gap("".join(raw.text for raw in new.words))
-            gap = gap or self.words.gap(f"${name}", f"is longer than {LONGEST_VALUE >> 10} KiB", line)
+        self.grown.discard(name)
+        many = len(new.words) > _MOST_ELEMENTS
+        if many or sum(len(raw.text) for raw in new.words) > LONGEST_VALUE:
+            why = f"has more than {_MOST_ELEMENTS:,} elements" if many else f"is longer than {LONGEST_VALUE >> 10} KiB"
+            gap = first_gap("".join(raw.text for raw in new.words)) or self.words.gap(f"${name}", why, line)
             new = Variable([Raw(gap, line)], new.is_array)
-        self.words.variables[name] = new
+            self.grown.add(name)
+        self.words.put(name, new)
 
     def assign_element(self, target: str, new: Variable, line: int) -> None:
         """`A[1]=x`: the element, if it is the next one or one that there is; of another array nothing is known."""
@@ -191,7 +199,10 @@ class _Walk:
         walk = _Walk(Words(source), self.name, self.recognise)
         walk.words.gaps, walk.words.expanded = self.words.gaps, self.words.expanded
         known = {**walk.words.variables, **{name: self.words.variables[name] for name in self.known_exports()}}
-        walk.words.variables = known if variables is None else variables
+        if variables is None:
+            walk.words.variables = known
+        else:
+            walk.words.variables, walk.words.undo = variables, self.words.undo
         walk.exported, walk.found, walk.inner = {*self.exported}, self.found, self.inner
         walk.visit(root)
         self.inner, self.words.expanded = walk.inner, walk.words.expanded
@@ -293,26 +304,22 @@ class _Walk:
 
     def branch(self, node: Any, *bodies: list[Any]) -> None:
         """Bodies of which a run reaches at most one, each read with the variables that are known before."""
-        before, line = dict(self.words.variables), line_of(node)
-        changed: dict[str, Variable] = {}
+        line = line_of(node)
+        changed: dict[str, Variable | None] = {}
         for body in bodies:
+            self.words.undo.append({})
             if node.type == "for_statement":
                 name = self.words.source_of(node.named_children[0])
                 changing = self.words.gap(f"${name}", "changes in a loop", line)
-                self.words.variables[name] = Variable([Raw(changing, line)])
+                self.words.put(name, Variable([Raw(changing, line)]))
             for child in body:
                 self.visit(child)
-            changed.update(
-                (name, value) for name, value in self.words.variables.items() if before.get(name) is not value
-            )
-            self.words.variables.clear()
-            self.words.variables.update(before)
-        for name in changed:
-            old = before.get(name)
+            changed |= self.words.back()
+        for name, old in changed.items():
             if old and any(raw.text for raw in old.words):
                 self.also_set[name] = line
             else:
-                self.words.variables[name] = self.sometimes(name, line)
+                self.words.put(name, self.sometimes(name, line))
 
     def sometimes(self, name: str, line: int) -> Variable:
         text = self.words.gap(f"${name}", f"is set only under a condition (line {line})", line)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from typing import Any
 
-LIMIT_BYTES = 2**18
+LIMIT_BYTES = 2**17
 _MOST_REPAIRS = 8
+_LONGEST_SECONDS = 2.0
+"""A script takes milliseconds; the parser's repair of what is no bash can take minutes and gigabytes."""
+_PART_BYTES = 2**14
 _OPENING, _CLOSING = ord("("), ord(")")
+
+
+class TooLong(ValueError):
+    """More work than any script is."""
+
 
 Edit = tuple[int, int, bytes]
 """Bytes from, bytes to, and what stands there instead."""
@@ -19,12 +28,8 @@ def parsed(text: str) -> tuple[bytes, Any]:
     Three spellings are written otherwise for the parser: it takes the line after `A=1 B=2` for a command with these
     assignments, `$X` in `a-$X/b` for the end of a word, and `$((...))` in the default of a variable for a command.
     """
-    import tree_sitter_bash
-    from tree_sitter import Language, Parser
-
-    parser = Parser(Language(tree_sitter_bash.language()))
-    source = text.encode("utf-8", "replace")
-    root = parser.parse(source).root_node
+    source = text.encode("utf-8", "replace") + b"\n"  # without a line's end the parser takes quadratic time
+    root = _root(source)
     for _ in range(_MOST_REPAIRS):
         edits = _edits(source, root)
         if not edits:
@@ -34,8 +39,25 @@ def parsed(text: str) -> tuple[bytes, Any]:
             parts += [source[at:start], new]
             at = end
         source = b"".join([*parts, source[at:]])
-        root = parser.parse(source).root_node
+        root = _root(source)
     return source, root
+
+
+def _root(source: bytes) -> Any:
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser
+
+    parser = Parser(Language(tree_sitter_bash.language()))
+    end = time.monotonic() + _LONGEST_SECONDS
+
+    def stop(_at: int, _error: bool) -> bool:
+        return time.monotonic() > end
+
+    try:  # in parts, as only then it can be stopped
+        tree = parser.parse(lambda at, _: source[at : at + _PART_BYTES], progress_callback=stop)
+    except ValueError:
+        raise TooLong("this is not bash that can be read") from None
+    return tree.root_node
 
 
 def _edits(source: bytes, root: Any) -> list[Edit]:

@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from vramcast.readers.arithmetic import evaluate
+from vramcast.readers.shell_tree import TooLong
 
 _GAPS_FROM = 0xF0000
 """Code point of the first gap in a text: a private plane, where no script has characters."""
 _SPLIT_WORDS = frozenset(("simple_expansion", "expansion"))
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 UNSET = "is not set in the script"
+EMPTY = "is empty"
 LONGEST_VALUE = 2**16
 """Characters of a variable; a longer one is a gap."""
 _LONGEST_NAME = 80
@@ -26,10 +28,6 @@ _OLD_SUM = re.compile(r"\$\[ (.*?) \]", re.DOTALL)
 _NAMES = re.compile(r"\$\{?(\w+)")
 _INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
 _DEFAULTS = (":-", "-", ":=", "=")
-
-
-class TooLong(ValueError):
-    """Expansions that give more text than any script."""
 
 
 class _Open(ValueError):
@@ -74,12 +72,30 @@ class Words:
         self.variables: dict[str, Variable] = {"HOME": Variable([Raw("~", 0)]), "PWD": Variable([Raw(".", 0)])}
         self.gaps: list[Gap] = []
         self.expanded = 0
+        self.undo: list[dict[str, Variable | None]] = []
+        """For each branch that is open, what it found in the variables that it changes."""
 
     def finished(self, raw: Raw) -> Word:
         """The word with its gaps beside it."""
         marks = [ord(char) - _GAPS_FROM for char in raw.text if ord(char) >= _GAPS_FROM]
         text = "".join(char for char in raw.text if ord(char) < _GAPS_FROM)
         return Word(text, raw.line, tuple(self.gaps[mark] for mark in dict.fromkeys(marks) if mark < len(self.gaps)))
+
+    def put(self, name: str, value: Variable) -> None:
+        """Set a variable."""
+        if self.undo:
+            self.undo[-1].setdefault(name, self.variables.get(name))
+        self.variables[name] = value
+
+    def back(self) -> dict[str, Variable | None]:
+        """Leave a branch: its variables have their values before it again, which come back."""
+        before = self.undo.pop()
+        for name, value in before.items():
+            if value is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = value
+        return before
 
     def gap(self, name: str, why: str, line: int) -> str:
         """A new gap, as the text that stands for it."""
@@ -155,7 +171,7 @@ class Words:
         names = _NAMES.findall(self.source_of(node)) if last.text.endswith("=") else ()
         if not names:
             return fields
-        return [*others, Raw(last.text + self.gap(f"${names[-1]}", "is empty", last.line), last.line)]
+        return [*others, Raw(last.text + self.gap(f"${names[-1]}", EMPTY, last.line), last.line)]
 
     def _quoted(self, node: Any) -> list[list[Raw]]:
         """The pieces of a double-quoted string; the text between expansions is taken as it is written."""
@@ -230,7 +246,7 @@ class Words:
         if operator not in _DEFAULTS:
             return self._unknown(node)
         if operator in (":=", "="):
-            self.variables[name] = other
+            self.put(name, other)
         return other
 
     def _element(self, target: Any, text: str, line: int) -> Variable:

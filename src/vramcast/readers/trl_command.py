@@ -50,6 +50,7 @@ def read_trl_command(launch: Launch, name: str, folder: str) -> Understanding:
         Refused: with every wrong value, or a file that cannot be read.
     """
     given, options = read_flags(launch.arguments, known_key), read_flags(launch.options, known_key)
+    given.refuse_others(name)
     own = given
     if launch.starter == "trl":
         own, options = given.part(lambda key: not is_launcher_option(key)), given.part(is_launcher_option)
