@@ -21,7 +21,8 @@ _PATHS = {
     "quantization": "engine.quant", "max_loras": "engine.lora_slots",
     # PEFT and Transformers
     "r": "lora.rank", "lora_rank": "lora.rank", "target_modules": "lora.targets",
-    "modules_to_save": "lora.save_modules", "max_new_tokens": "response_len", "num_gpus": "gpus", "n_gpus": "gpus", "batch_size": "micro_batch",
+    "modules_to_save": "lora.save_modules", "max_new_tokens": "response_len",
+    "num_gpus": "gpus", "n_gpus": "gpus", "batch_size": "micro_batch",
     "max_seq_len": "seq_len", "sequence_len": "seq_len", "cutoff_len": "seq_len", "zero_stage": "shard",
     "PYTORCH_ALLOC_CONF": "allocator", "PYTORCH_CUDA_ALLOC_CONF": "allocator",
 }  # fmt: skip
