@@ -326,7 +326,7 @@ def test_a_run_outside_its_limit_fails(tmp_path: Path) -> None:
     found = limited(tmp_path, off(0.009), reading(12_000), worst=0.01)
     assert (found.exit, found.stderr) == (1, "")
     lines = found.stdout.splitlines()
-    assert lines[1].endswith("1.650 %   2.400 %        0  ✗")
+    assert lines[1].endswith("1.650 %   2.400 %         –        0  ✗")
     assert "  r1: kv_bytes_per_token 12,288, measured 12,000 (+2.400 %)" in lines
     assert lines[-1] == "limit broken: kv_bytes_per_token must stay within worst 1.000 %"
 
@@ -349,7 +349,7 @@ def test_a_run_with_a_known_reason_is_counted_and_shown_but_breaks_nothing(tmp_p
     assert found.exit == 0
     lines = found.stdout.splitlines()
     assert "✗" not in found.stdout
-    assert lines[1].endswith("10.050 %  20.000 %        0")
+    assert lines[1].endswith("10.050 %  20.000 %         –        0")
     shown = lines.index("  r1: kv_bytes_per_token 12,288, measured 10,240 (+20.000 %)")
     assert lines[shown + 1] == "    another kernel"
 
@@ -379,7 +379,7 @@ def test_markdown_has_the_compared_quantities_with_their_limits(tmp_path: Path) 
     path = folder(tmp_path, row(off(0.004), reading(quantity="kv_tokens")), limits=limits)
     (line,) = run(f"bench {path} --markdown").stdout.splitlines()[2:]
     assert "cache of a token" in line
-    assert line.endswith("| 1 | 1 | 0.400 % | 0.400 % | worst 1 % |")
+    assert line.endswith("| 1 | 1 | 0.400 % | 0.400 % | – | worst 1 % |")
 
 
 @pytest.mark.parametrize(

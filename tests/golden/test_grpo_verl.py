@@ -59,7 +59,6 @@ def shard_remainders(copies: int) -> dict[str, int]:
     return remainders(copies * SHARD_SLACK, SHARD_SLACK + (copies - 1) * SHARD_PAGES)
 
 
-
 def test_engine() -> None:
     """The engine's parts, and what is left of its share for keys and values."""
     weights, activation = _engine_weights(), 8192 * (3 * 18944 // 2 + 4 * 3584) * 2
@@ -161,8 +160,11 @@ def test_every_phase() -> None:
     root_waits = (EMBEDDING + 3584) * 2  # 1,090,001,920
     with_block = root_waits + LAYER * 2  # 1,556,117,504
     whole_root = ROOT * 2  # 2,179,996,672
-    # The fp32 input of the reduce-scatter: of the block before while a block runs, of the root at the end.
-    reduce_block, reduce_root = LAYER * 4, ROOT * 4  # 932,231,168 and 4,359,993,344
+    # The fp32 input of the reduce-scatter: of the block before while a block runs. The root's is made at the end of its
+    # flat bf16 gradient, beside it and the fp32 share that it becomes: gathered weights and views' gradients are gone.
+    reduce_block = LAYER * 4  # 932,231,168
+    reduce_root = ROOT * 2 + ROOT * 4 + ROOT // 8 * 4 - (head_runs + whole_root)
+    assert reduce_root == 2_724_995_840
     embedding = HIDDEN_BF16 + 4 * 12288 * 8  # its rows' gradient, and the sorted ids; the table is in whole_root
     assert embedding == 88_473_600
 
@@ -222,7 +224,7 @@ def test_every_phase() -> None:
             },
             ("backward", "embedding", when): {
                 **backward, "inputs": IDS, "activations.block": embedding, "gradients.unsharded": whole_root,
-                "fsdp.reduce": reduce_root,
+                "fsdp.gathered": head_runs, "fsdp.reduce": reduce_root,
             },
             # foreach AdamW takes the square root of all variances at once: a fourth copy of the shard.
             ("step", "update", when): {
@@ -252,7 +254,7 @@ def test_every_phase() -> None:
     assert (TOTAL - trainer - CONTEXT) * 100 // TOTAL == 84
     (generating,) = (phase for key, phase in phases(answer).items() if key == ("generate", "rollout", "steady"))
     assert (TOTAL - (generating["high_bytes"] - TOTAL // 2)) * 100 // TOTAL == 78
-    assert answer["verdict"] == "fits"
+    assert answer["verdict"] == "tight"  # by blocks that stay reserved: allocator.fragmented
 
 
 def test_who_is_where() -> None:

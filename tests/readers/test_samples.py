@@ -14,12 +14,11 @@ ASKED = "--model Qwen/Qwen2.5-7B --gpu h100-sxm-80gb"
 
 NOT_YET: dict[str, set[str]] = {
     "accelerate/deepspeed.yaml": {"shard = zero3"},
-    "accelerate/fsdp1_number.yaml": {"reshard = false", "wrap = size"},
+    "accelerate/fsdp1_number.yaml": {"wrap = size"},
     "accelerate/hybrid.yaml": {"replicas = 2"},
     "accelerate/nowrap.yaml": {"offload.gradients = cpu"},
-    "accelerate/parallel.yaml": {"reshard = false", "replicas = 2"},
+    "accelerate/parallel.yaml": {"replicas = 2"},
     "trl/dpo.yaml": {"algorithm = dpo", "reference.kind = precomputed"},
-    "trl/grpo_server.yaml": {"engine.process = server"},
     "trl/lora.yaml": {"lora.save_modules = ['lm_head', 'embed_tokens']"},
     "verl/continued.sh": {
         "algorithm = ppo", "critic.kind = model", "critic.micro_batch = 8", "critic.offload.optimizer = cpu"

@@ -1,6 +1,7 @@
 """Group-relative policy optimisation: a policy generates groups of responses, is scored, and learns from them.
 
-All roles live on one group of GPUs. Rewards come from rules: they hold no GPU memory and have no phase here.
+All roles live on one group of GPUs, but for an engine that has its own: of that only the weights it is sent are here.
+Rewards come from rules: they hold no GPU memory and have no phase here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from vramcast.algorithms.table import LOAD, Algorithm, Instant, Modes, Phase, ge
 
 def _roles(modes: Modes) -> tuple[str, ...]:
     reference = ("reference",) if modes.reference == "copy" else ()
-    rollout = ("rollout",) if modes.engine not in ("none", "hf") else ()
+    rollout = ("rollout",) if modes.engine not in ("none", "hf") and not modes.apart else ()
     return ("policy", *reference, *rollout)
 
 
@@ -20,6 +21,8 @@ def _phases(modes: Modes) -> Iterator[Phase]:
     yield LOAD
     if modes.engine in ("none", "hf"):
         yield generation("policy")
+    elif modes.apart:  # somebody else generates
+        yield Phase("sync", (Instant("weights", {}),))
     else:
         yield Phase("engine.start", (Instant("profiled", {"rollout": "infer"}),), when=("first",))
         yield Phase("sync", (Instant("weights", {"rollout": "held"}),))

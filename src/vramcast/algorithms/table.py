@@ -17,6 +17,8 @@ class Modes(Struct, frozen=True, kw_only=True):
     reference: str = "none"
     engine: str = "none"
     """whose engine generates: none, hf (the trained model itself), or an engine of its own"""
+    apart: bool = False
+    """the engine has GPUs of its own, which are no part of the group"""
     sharded: bool = False
     old_logprobs: bool = False
     """the trainer recomputes log-probabilities under the policy that generated"""

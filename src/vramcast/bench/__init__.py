@@ -59,9 +59,16 @@ def _summary(workload: str, quantity: str, found: Sequence[Reading], limit: Limi
         skipped=len(found) - len(compared),
         median_error=median(errors) if errors else None,
         worst_error=max(errors, default=None),
+        covered=_covered(compared),
         limit=limit,
         holds=_holds(compared, limit) if limit is not None else quantity != _EXACT or not wrong,
     )
+
+
+def _covered(compared: Sequence[Reading]) -> float | None:
+    """The share of readings in their ranges."""
+    judged = [one.inside for one in compared if one.inside is not None]
+    return sum(judged) / len(judged) if judged else None
 
 
 def _holds(compared: Sequence[Reading], limit: Limit) -> bool:
@@ -70,5 +77,6 @@ def _holds(compared: Sequence[Reading], limit: Limit) -> bool:
     open_errors = [abs(one.error) for one in compared if one.error is not None and one.known_reason is None]
     judged = [one.right for one in compared if one.right is not None]
     within = limit.median is None or (bool(errors) and median(errors) <= limit.median)
+    within &= limit.covered is None or (_covered(compared) or 0) >= limit.covered
     within &= limit.right is None or (bool(judged) and sum(judged) / len(judged) >= limit.right)
     return within and (limit.worst is None or (bool(errors) and max(open_errors, default=0) <= limit.worst))

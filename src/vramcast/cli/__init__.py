@@ -18,6 +18,7 @@ from vramcast.cli.said import said
 from vramcast.cli.tracing import run_trace, trace_options, traced_by, traced_method
 from vramcast.errors import Mistakes, Refused, near, refuse
 from vramcast.types.job import Understanding
+from vramcast.types.result import gets_through
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
 _LISTS = tuple("gpus models terms levers optimizers dtypes overheads algorithms frameworks paths schema".split())
@@ -106,6 +107,9 @@ def _verb(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int], tex
     parser.add_argument("config", nargs="*", metavar="CONFIG", help="what you run with; - reads standard input")
     parser.add_argument("--model", help="catalogue name, a path to a config.json, or a Hub id (see --hub)")
     parser.add_argument("--hub", action="store_true", help="fetch the config.json of an unknown model from the Hub")
+    parser.add_argument(
+        "--installed", action="store_true", help="price the framework's version that is installed in this environment"
+    )
     parser.add_argument("--gpu", help="card, as the catalogue or a driver names it; auto: the cards of this machine")
     parser.add_argument("--gpus", metavar="N", help="GPUs in all")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="see `vramcast list paths`")
@@ -148,8 +152,7 @@ def _check(options: argparse.Namespace) -> int:
         print(show_markdown(answer) if options.markdown else coloured(text))
     if answer.verdict is None:
         return int(bool(answer.cards) and all(card.verdict != "fits" for card in answer.cards))
-    inside = answer.peak.margin_bytes is not None and answer.peak.margin_bytes >= 0
-    return 0 if answer.verdict != "does_not_fit" and inside else 1
+    return int(not gets_through(answer.verdict, answer.peak))
 
 
 def _levers(options: argparse.Namespace) -> int:
@@ -180,7 +183,7 @@ def _check_articles(options: argparse.Namespace, question: Understanding) -> int
             print((articles.markdown_comparison if options.markdown else articles.show_comparison)(both))
         if both.peak is None:
             return int(both.article.fits is False)
-        return int(both.verdict == "does_not_fit" or (both.peak.margin_bytes or 0) < 0)
+        return int(not gets_through(both.verdict, both.peak))
     answer = by_rules(question)
     if options.json:
         print_json(answer)

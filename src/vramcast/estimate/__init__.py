@@ -133,6 +133,7 @@ def _peak(group: Group, pool: Pool | None) -> Peak:
         low_bytes=max(phase.low_bytes + more for phase, more in zip(group.phases, extra, strict=True)),
         high_bytes=max(phase.high_bytes + more for phase, more in zip(group.phases, extra, strict=True)),
         capacity_bytes=group.capacity_bytes,
+        needs_high_bytes=max(_needs_high(phase) + more for phase, more in zip(group.phases, extra, strict=True)),
         margin_bytes=None if group.capacity_bytes is None else group.capacity_bytes - demands[index],
         resource="gpu",
         group=group.name,
@@ -141,6 +142,11 @@ def _peak(group: Group, pool: Pool | None) -> Peak:
         rank=worst.rank,
         when=worst.when,
     )
+
+
+def _needs_high(phase: PhaseBytes) -> int:
+    """The high value without the blocks that are only kept."""
+    return phase.high_bytes - sum(term.high_bytes - term.bytes for term in phase.terms if term.counter == "cached")
 
 
 def _cards(said: Understanding) -> list[Card]:

@@ -36,6 +36,7 @@ def check(
     if settings.gpus % (settings.shard_size or 1):
         _does_not_divide("shard_size", settings.shard_size or 1, "gpus", settings.gpus, origin("shard_size"),
                          origin("gpus"), mistakes)  # fmt: skip
+    _check_units(settings, origin, mistakes)
     if settings.algorithm == "grpo":
         _check_group(settings, origin, mistakes)
         warnings += _group_warnings(settings)
@@ -68,6 +69,25 @@ def _does_not_divide(
         f"{path} = {ranks} does not divide {what} = {whole}",
         **{path: origin, what: whole_origin, "allowed": allowed},
     )
+
+
+def _check_units(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    """What FSDP's units cannot be, and where what they leave gathered is not modelled."""
+    if settings.gpus == 1 or settings.shard not in ("fsdp1", "fsdp2"):
+        return
+    if settings.algorithm == "grpo" and not settings.reshard:
+        mistakes.add(
+            "reshard = false is modelled in sft and pretrain: what stays gathered after a pass that only scores is not",
+            **{"from": origin("reshard"), "allowed": "true"},
+        )
+    flat = settings.shard == "fsdp1" and settings.wrap == "none" and settings.tuning in ADAPTED
+    if flat and settings.lora_dtype != settings.weights_dtype:
+        mistakes.add(
+            f"FSDP 1 makes one tensor of a unit, which has one dtype: weights are {settings.weights_dtype}, adapters "
+            f"{settings.lora_dtype}",
+            **{"weights_dtype": origin("weights_dtype"), "lora.dtype": origin("lora.dtype"), "wrap": origin("wrap"),
+               "help": "wrap blocks, or use shard=fsdp2"},
+        )  # fmt: skip
 
 
 def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
@@ -130,6 +150,11 @@ def _check_reference(settings: Settings, origin: Callable[[str], str], mistakes:
 
 def _group_warnings(settings: Settings) -> Iterator[str]:
     tokens = settings.prompt_len + settings.response_len if settings.prompt_len and settings.response_len else 0
+    if settings.engine_kind == "vllm" and settings.engine_process == "server":
+        yield (
+            "engine.process = server: the engine has GPUs of its own, which are not forecast here; the answer is about "
+            f"{'the GPU that trains' if settings.gpus == 1 else f'the {settings.gpus} GPUs that train'}"
+        )
     if settings.engine_max_len and settings.engine_max_len < tokens:
         yield (
             f"engine.max_len = {settings.engine_max_len:,} is below prompt_len + response_len = {tokens:,}: "
@@ -143,11 +168,12 @@ def _group_warnings(settings: Settings) -> Iterator[str]:
 
 
 def _check_group(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
-    if settings.engine_kind == "vllm" and settings.gpus % settings.engine_tp:
+    here = settings.engine_kind == "vllm" and settings.engine_process != "server"
+    if here and settings.gpus % settings.engine_tp:
         _does_not_divide(
             "engine.tp", settings.engine_tp, "gpus", settings.gpus, origin("engine.tp"), origin("gpus"), mistakes
         )
-    if settings.engine_kind == "vllm" and settings.engine_fraction is None and settings.engine_kv_bytes is None:
+    if here and settings.engine_fraction is None and settings.engine_kv_bytes is None:
         mistakes.add("engine.fraction is not known", help="--set engine.fraction=0.5")
     _check_reference(settings, origin, mistakes)
     if settings.prompts_per_step is None:

@@ -7,26 +7,26 @@ from vramcast.estimate import edited, forecast, resolve
 from vramcast.estimate.lengths import total_len
 from vramcast.estimate.resolve import Resolved
 from vramcast.types.job import Understanding
-from vramcast.types.result import Forecast
+from vramcast.types.result import Forecast, gets_through
 from vramcast.types.settings import Settings
 
 _LEAST = 128
 """fewer tokens in a micro-batch are no training"""
 _PARTS = 64
-"""the answer is exact to one part of so many of the full length"""
+"""the answer is exact to one part of so many of the full length, and a multiple of the least"""
 
 
 def fits_up_to_tokens(said: Understanding, answer: Forecast) -> int | None:
     """The most tokens of a micro-batch with which a job fits that may not at full length; None where its length is not
     data, or where it does not fit however short it is."""
-    if answer.verdict not in ("tight", "does_not_fit"):
+    if answer.verdict is None or gets_through(answer.verdict, answer.peak):
         return None
     job = resolve(said)
     settings = job.settings
     if settings.algorithm == "inference" or settings.padding != "free" or settings.packing:
         return None
     full = _full(settings)
-    step = max(full // _PARTS, _LEAST)
+    step = max(full // _PARTS // _LEAST, 1) * _LEAST
     fits, fails = 0, -(-full // step)  # in steps
     while fails - fits > 1:
         middle = (fits + fails) // 2
@@ -50,7 +50,7 @@ def _fits(said: Understanding, job: Resolved, tokens: int) -> bool:
         found = forecast(edited(said, _with(job, tokens), "shorter sequences"), cards=False)
     except Refused:
         return False
-    return found.verdict == "fits"
+    return gets_through(found.verdict, found.peak)
 
 
 def _with(job: Resolved, tokens: int) -> dict[str, object]:

@@ -105,7 +105,7 @@ def describe(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> EngineBytes
 
 def window(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> tuple[int, int]:
     """(least, most) bytes of an engine's share that work with their whole range: one sequence must fit into it, and the
-    rest of the GPU beside it.
+    rest of the GPU beside it. Blocks that are only cached are given back.
 
     Nothing is free for it on a GPU that is full in a phase where the pool is not mapped.
     """
@@ -118,10 +118,11 @@ def window(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> tuple[int, in
 
 
 def _beside(phase: PhaseBytes) -> int:
-    """The most that a phase holds beside the engine's share: all of its other terms, and what the engine's own parts
+    """The most that a phase needs beside the engine's share: all of its other terms, and what the engine's own parts
     may be beyond what its cache was sized with."""
-    return sum(term.high_bytes - (term.low_bytes if term.name in POOLED else 0)
-               for term in phase.terms if term.name != KV)  # fmt: skip
+    others = [term for term in phase.terms if term.name != KV]
+    parts = sum(term.low_bytes for term in others if term.name in POOLED)
+    return sum(term.bytes if term.counter == "cached" else term.high_bytes for term in others) - parts
 
 
 def _hundredths(size: int, total: int, *, up: bool) -> float:

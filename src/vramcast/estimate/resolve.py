@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct, structs
 
-from vramcast.catalog.frameworks import defaults, parse_framework, recipe
+from vramcast.catalog.frameworks import defaults, parse_framework, recipe, usual_framework
 from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
 from vramcast.catalog.models import ModelRow, model_config
 from vramcast.errors import Mistakes, Refused, refuse
@@ -106,7 +106,7 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         card_named=gpu is not None,
         recipe=recipe(name, version, _complete(settings)),
         framework=name,
-        assumptions=_assumptions(asked, filled, settings),
+        assumptions=[*model.assumption, *_assumptions(asked, filled, settings)],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
         ineffective=ineffective(asked, settings, own.label if own is not None else ""),
@@ -132,9 +132,7 @@ def _framework(asked: Mapping[str, Fact]) -> Fact:
     if "framework" in asked and asked["framework"].value:
         parse_framework(str(asked["framework"].value))
         return asked["framework"]
-    algorithm = asked["algorithm"].value if "algorithm" in asked else "sft"
-    name = "transformers" if algorithm in ("inference", "pretrain") else "trl"
-    release = parse_framework(name)
+    release = parse_framework(usual_framework(asked))
     return Fact("framework", f"{release.name}=={release.version}", Origin("no config: the newest rows of its kind"))
 
 
@@ -152,6 +150,8 @@ class _Model(NamedTuple):
     quantisation: Quantisation | None
     where: str
     """the file, or the catalogue's row"""
+    assumption: list[Assumption]
+    """that it stands for the name that was given, if it does"""
 
 
 def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
@@ -162,7 +162,8 @@ def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
     arch = _arch(row, programs)
     if not row.catalogued:
         _check_fields(row.id, msgspec.json.encode(row.config), row.where)
-    return _Model(arch, _own_quantisation(row), row.where)
+    assumption = [Assumption("model", row.id, row.assumed)] if row.assumed else []
+    return _Model(arch, _own_quantisation(row), row.where, assumption)
 
 
 def _arch(row: ModelRow, programs: bool) -> Arch:

@@ -85,7 +85,7 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
     sharded = settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1
     packing = packing_of(settings, job.arch, job.quantisation, job.recipe) if role in ("policy", "reference") else None
     stored = (settings.quant_rest_dtype if packing else None) or settings.weights_dtype
-    mixed = settings.compute_dtype if settings.autocast else stored  # of autocast, and of FSDP
+    mixed = settings.compute_dtype if settings.autocast or sharded else stored  # of autocast, or of FSDP alone
     param_dtype = mixed if sharded else stored
     sequences, length = _tokens(settings, scores=False)
     return Seat(
@@ -113,7 +113,7 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         autocast=settings.autocast and settings.algorithm != "inference",
         state_dtype=settings.state_dtype or "",
         adapter_dtype="fp32" if sharded and _upcasts(job, settings) else settings.lora_dtype,
-        adapter_param_dtype=param_dtype if sharded and settings.autocast else settings.lora_dtype,
+        adapter_param_dtype=param_dtype if sharded and (settings.autocast or mixed != stored) else settings.lora_dtype,
         adapter_dropout=settings.lora_dropout > 0,
         targets=_targets(job, settings) if lora else frozenset(),
         optimizer=settings.optimizer,
@@ -125,6 +125,8 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         syncs=job.recipe.syncs_gradients,
         reduce_dtype="fp32" if job.recipe.reduce_fp32 else mixed,
         communicates=settings.gpus > 1,
+        feeds_server=_feeds_server(job, settings, role),
+        served=settings.engine_tp,
         offloads=_offloads(settings, role),
         streams=role != "policy" and settings.offload_weights == "cpu" and sharded,
         recompute="full" if settings.recompute == "full" and trains else "none",
@@ -138,6 +140,11 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         recipe=job.recipe,
         expandable=parse(settings.allocator).expandable_segments,
     )
+
+
+def _feeds_server(job: Resolved, settings: Settings, role: str) -> bool:
+    apart = settings.algorithm == "grpo" and settings.engine_kind == "vllm" and settings.engine_process == "server"
+    return apart and role == "policy" and job.recipe.server_nccl
 
 
 def _stored_dtype(job: Resolved, settings: Settings, stored: str, *, trains: bool) -> str:

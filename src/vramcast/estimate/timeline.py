@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from msgspec import structs
-
 from vramcast.algorithms import ALGORITHMS
 from vramcast.algorithms.table import Algorithm, Instant, Modes, Phase, When
+from vramcast.estimate.kept import spread_of, with_kept_blocks
 from vramcast.estimate.pools import KV, Pool, holds_pool, pool_term, size_pool
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.seats import Seats
 from vramcast.memory import terms as _declared
-from vramcast.memory.allocator import CACHED
 from vramcast.memory.seat import Seat
-from vramcast.memory.term import TERMS, Reading, read
+from vramcast.memory.term import Reading, read
 from vramcast.types.result import PhaseBytes, ProcessBytes, TermBytes
 
 assert _declared  # importing the package declares the terms
@@ -42,6 +40,7 @@ def modes_of(job: Resolved) -> Modes:
     return Modes(
         reference=settings.reference_kind,
         engine=settings.engine_kind,
+        apart=settings.engine_process == "server",
         sharded=settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1,
         old_logprobs=job.recipe.old_logprobs and settings.engine_kind != "hf",
     )
@@ -80,7 +79,8 @@ def timeline(job: Resolved) -> Timeline:
             if moment.phase.name == "engine.start" and seat.engine is not None:
                 pool = size_pool(job, seat, found)
         phases.append(_phase(moment, readings, pool))
-    return Timeline(_with_kept_blocks(phases, expandable=makers[0].base.expandable), pool)
+    expandable = makers[0].base.expandable
+    return Timeline(with_kept_blocks(phases, spread_of(job, expandable=expandable), expandable=expandable), pool)
 
 
 def _phase(moment: Moment, readings: list[tuple[Seat, list[Reading]]], pool: Pool | None) -> PhaseBytes:
@@ -129,40 +129,6 @@ def _process(name: str, terms: list[TermBytes]) -> ProcessBytes:
         allocated_bytes=by["allocated"],
         reserved_bytes=by["allocated"] + by["cached"],
         other_bytes=by["outside"],
-    )
-
-
-def _with_kept_blocks(phases: list[PhaseBytes], *, expandable: bool) -> list[PhaseBytes]:
-    """Raise the high value of the trainer's `allocator.cached` by what an earlier instant left reserved.
-
-    The allocator keeps freed blocks (c10/cuda/CUDACachingAllocator.cpp); expandable segments keep at most 1 % more than
-    is allocated. Before an engine works the trainers call empty_cache, and nothing is kept.
-    """
-    reserved = 0
-    result: list[PhaseBytes] = []
-    for phase in phases:
-        process = phase.processes[0]
-        emptied = phase.states.get("rollout") in ("infer", "generate", "held")
-        reserved = process.reserved_bytes if emptied else max(reserved, process.reserved_bytes)
-        kept = reserved - process.reserved_bytes
-        if expandable:
-            kept = min(kept, process.allocated_bytes // 100)
-        result.append(_with_cached(phase, kept) if kept else phase)
-    return result
-
-
-def _with_cached(phase: PhaseBytes, kept: int) -> PhaseBytes:
-    """The phase with `kept` bytes more in the high value of the first process's `allocator.cached`."""
-    process = phase.processes[0].name
-    own = next((term for term in phase.terms if term.name == CACHED and term.process == process), None)
-    if own is None:
-        reading = Reading(TERMS[CACHED], 0, 0, 0)
-        role = next(iter(phase.states)) if "policy" not in phase.states else "policy"
-        own = _term(reading, role, process)
-    raised = structs.replace(own, high_bytes=own.high_bytes + kept)
-    terms = [raised if term is own else term for term in phase.terms]
-    return structs.replace(
-        phase, terms=terms if raised in terms else [*terms, raised], high_bytes=phase.high_bytes + kept
     )
 
 

@@ -282,7 +282,7 @@ def kv_dtype(job: Resolved, answer: Forecast) -> Edits | str:
 
 
 _NOTHING_TRAINS = "nothing trains"
-_NO_ENGINE = "no engine of its own generates"
+_NO_ENGINE = "no engine generates on these GPUs"
 
 
 def _trains(job: Resolved) -> bool:
@@ -290,4 +290,5 @@ def _trains(job: Resolved) -> bool:
 
 
 def _has_engine(job: Resolved) -> bool:
-    return job.settings.algorithm == "grpo" and job.settings.engine_kind == "vllm"
+    settings = job.settings
+    return settings.algorithm == "grpo" and settings.engine_kind == "vllm" and settings.engine_process != "server"

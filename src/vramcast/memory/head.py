@@ -73,15 +73,22 @@ class Model(Attention):
     # --- heads --------------------------------------------------------------------------------------------------------
 
     def last_logits(self, hidden: Tensor) -> Tensor:
-        """Logits of the last position of every sequence, with the fp32 copy that sampling works on."""
-        tape, seat, dims = self.tape, self.seat, self.seat.arch.dims
+        """Logits of the last position of every sequence, with the fp32 copy that sampling works on; older versions made
+        those of the whole prompt, and fp32 of them."""
+        tape, seat, recipe = self.tape, self.seat, self.seat.recipe
         self.scope("")
-        last = Tensor(seat.sequences, hidden.width, hidden.dtype, hidden.storage)
-        logits = self.linear("lm_head", last, dims.hidden, dims.vocab, bias=False)
-        _mark_logits(logits)
+        scaled = recipe.prefill_logits == "scaled" and seat.arch.multiplies
+        every = recipe.prefill_logits == "all" or scaled
+        scored = hidden if every else Tensor(seat.sequences, hidden.width, hidden.dtype, hidden.storage)
+        logits = self._logits(scored)
+        if every and recipe.prefill_fp32:
+            plain, logits = logits, self.cast(logits, "fp32", "fp32 logits")
+            _mark_logits(logits)
+            self.drop(plain)
         self.drop(hidden)  # the model's forward returns the logits only
+        copy = [tape.like(logits, "logits of the loop", kind="logits")] if scaled else []
         wide = tape.empty("fp32 last logits", seat.sequences, seat.arch.dims.vocab, "fp32", "logits")
-        self.drop(logits)
+        self.drop(logits, *copy)
         return wide
 
     def full_loss(self, hidden: Tensor) -> Tensor:

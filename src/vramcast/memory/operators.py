@@ -9,6 +9,7 @@ from __future__ import annotations
 from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape, Tensor
+from vramcast.memory.units import learns_whole
 from vramcast.num import whole
 
 
@@ -19,7 +20,7 @@ class Eager:
         self.tape = tape
         self.seat = seat
         self.weights_dtype = seat.param_dtype
-        self.base_trains = seat.tuning == "full"
+        self.base_trains = seat.tuning == "full" or learns_whole(seat)
 
     def scope(self, module: str) -> None:
         """Names what follows after the module it belongs to."""

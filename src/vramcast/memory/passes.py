@@ -15,6 +15,7 @@ from vramcast.memory.head import Model
 from vramcast.memory.pass_sizes import BlockPass, EndPass
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape
+from vramcast.memory.units import learns_whole
 from vramcast.num import Size, total, worst
 
 
@@ -31,7 +32,7 @@ def first_block_pass(seat: Seat) -> BlockPass:
         return seat.once("first block", lambda: measured().measured_first(seat))
     if seat.records and seat.recompute == "full" and seat.norms_fp32:
         return seat.once("first block", lambda: _checkpointed_block(seat, embedded=True))
-    if not seat.records or seat.tuning == "full" or seat.recompute == "full":
+    if not seat.records or seat.tuning == "full" or learns_whole(seat) or seat.recompute == "full":
         return block_pass(seat)
     return seat.once("first block", lambda: _plain_block(seat, input_learns=False))
 
@@ -59,7 +60,7 @@ def measured() -> Any:
 
 def new_tape(seat: Seat, *, records: bool) -> Model:
     """The model's operators on a fresh tape."""
-    return Model(Tape(records=records, accumulates=seat.keeps_gradients), seat)
+    return Model(Tape(records=records, accumulates=seat.adds_gradients), seat)
 
 
 def _infer_block(seat: Seat) -> BlockPass:
@@ -229,7 +230,7 @@ def _embedding(seat: Seat) -> tuple[Size, Size]:
     Autograd adds the two: into the head's, unless that is a transposed view, as the plain product's is. Then the sum is
     a tensor of its own (torch/csrc/autograd/input_buffer.cpp, accumulate).
     """
-    ops = Model(Tape(records=True, accumulates=seat.keeps_gradients or seat.arch.tied), seat)
+    ops = Model(Tape(records=True, accumulates=seat.adds_gradients or seat.arch.tied), seat)
     out = ops.embed()
     start = len(ops.tape.steps)
     gradient = ops.tape.like(out, "hidden gradient")

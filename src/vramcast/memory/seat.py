@@ -84,6 +84,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     """ranks of the process's communicator"""
     sync_bucket: Size = 0
     """bytes of the buffer that carries weights to an engine"""
+    served: Size = 0
+    """ranks of an engine on other GPUs that take weights from this one"""
 
     # modes: how
     process: str = "trainer"
@@ -118,6 +120,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     syncs: bool = True
     """FSDP reduces gradients in every micro-batch; else they stay whole until the last one"""
     reduce_dtype: str = "bf16"
+    feeds_server: bool = False
+    """weights go by NCCL to an engine on other GPUs"""
     communicates: bool = False
     """more than one rank"""
     offloads: frozenset[str] = frozenset()
@@ -167,6 +171,16 @@ class Seat(Struct, frozen=True, kw_only=True):
         """FSDP 1 reshards frozen blocks by a hook on their inputs; see `fsdp.held_inputs`."""
         frozen_units = self.shard == "fsdp1" and self.tuning == "lora" and not self.whole_unit
         return frozen_units and self.recompute == "full" and self.reentrant
+
+    @property
+    def flat_model(self) -> bool:
+        """FSDP 1 without a wrap policy: the whole model is one flat tensor."""
+        return self.shard == "fsdp1" and self.whole_unit
+
+    @property
+    def adds_gradients(self) -> bool:
+        """Autograd adds a gradient to the one that is there. Those of views are new in every backward."""
+        return self.keeps_gradients and not self.flat_model
 
     @property
     def keeps_gradients(self) -> bool:

@@ -9,7 +9,7 @@ from vramcast.estimate import peak_phase
 from vramcast.report.bars import meter
 from vramcast.report.why import head, verdict_line
 from vramcast.report.words import VERDICTS, Page, edits, in_gib, owned, value, wrapped
-from vramcast.types.result import Assumption, Forecast, LeverResult, PhaseBytes
+from vramcast.types.result import Assumption, Forecast, LeverResult, PhaseBytes, gets_through
 from vramcast.units import GIB, gib
 
 LINES = 40
@@ -149,10 +149,13 @@ def _terms(phase: PhaseBytes, need: int) -> Block:
     large = sum(high * _SMALL >= need for _, _, _, high in rows)
 
     def at(size: int) -> list[str]:
-        shown, rest = rows, rows[min(large, size - 3) :]
+        """The terms with the largest high ends, in the order of their bytes: what may be large is not in the rest."""
+        shown = sorted(rows, key=lambda row: -row[3])[: min(large, size - 3)]
+        rest = [row for row in rows if row not in shown]
+        shown = [row for row in rows if row in shown or len(rest) == 1]
         if len(rest) > 1:
             low, high = sum(row[2] for row in rest), sum(row[3] for row in rest)
-            shown = [*rows[: -len(rest)], (f"other ({len(rest)} terms)", sum(row[1] for row in rest), low, high)]
+            shown.append((f"other ({len(rest)} terms)", sum(row[1] for row in rest), low, high))
         cells = in_gib([row[1] for row in shown], need, 2, rest=len(rest) > 1)
         lines = [f"{'at the peak':<{_NAME + 2}}{'GiB':>9}{'share':>8}   range"]
         for (name, amount, low, high), cell in zip(shown, cells, strict=True):
@@ -257,10 +260,11 @@ def _pulled(answer: Forecast, width: int) -> Block:
     if answer.verdict in ("tight", "does_not_fit"):
         shown = [list(lever_lines([lever], width)) for lever in answer.levers[:_LEVERS]]
         sizes = [1 + sum(map(len, shown[: count + 1])) for count in range(len(shown))]
+        title = "to let it fit" if gets_through(answer.verdict, answer.peak) else "change first"
 
         def at(size: int) -> list[str]:
             count = sum(each <= size for each in sizes)
-            return ["change first (all: `vramcast levers`)", *(line for lines in shown[:count] for line in lines)]
+            return [f"{title} (all: `vramcast levers`)", *(line for lines in shown[:count] for line in lines)]
 
         return Block(at, sizes[-1], sizes[0], 1)
     best = answer.levers[0]
@@ -272,8 +276,17 @@ def _pulled(answer: Forecast, width: int) -> Block:
 def lever_lines(levers: Iterable[LeverResult], width: int) -> Iterator[str]:
     """An edit in the user's own keys, its price, and where it leads."""
     for lever in levers:
-        outcome = f", {VERDICTS[lever.verdict].lower()}" if lever.verdict else ""
+        outcome = f", {outcome_of(lever)}" if lever.verdict else ""
         yield from wrapped(f"{edits(lever)}  ({lever.price}): {gib(lever.peak_bytes)}{outcome}", width)
+
+
+def outcome_of(lever: LeverResult) -> str:
+    """The verdict after a lever, in words; empty without a card."""
+    if lever.verdict is None:
+        return ""
+    if lever.verdict == "tight" and lever.gets_through:
+        return "tight, but gets through"
+    return VERDICTS[lever.verdict].lower()
 
 
 def nothing_helps() -> Iterator[str]:

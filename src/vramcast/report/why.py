@@ -8,13 +8,14 @@ from vramcast.estimate import peak_phase
 from vramcast.memory.term import TERMS
 from vramcast.report.words import VERDICTS, moment, owned, value
 from vramcast.types.paths import Value
-from vramcast.types.result import EngineBytes, Forecast, PhaseBytes, TermBytes
+from vramcast.types.result import EngineBytes, Forecast, PhaseBytes, TermBytes, gets_through
 from vramcast.units import gib
 
 _CAUSES = {
     "logits": "how many tokens of a batch are scored is not known",
     "cuda.context": "drivers differ, and the order in which kernels are loaded",
     "allocator.cached": "blocks that an earlier phase left may fit nothing here",
+    "allocator.fragmented": "cached blocks fit no later tensor; PyTorch gives them back before it fails",
     "nccl": "buffers of communication differ by topology and version",
     "engine.kv": "it gets what the engine's other parts leave of its share",
     "engine.activation": "the engine's dry run differs by version",
@@ -120,16 +121,31 @@ def _reasons(answer: Forecast) -> Iterator[str]:
     largest = max(phase.terms, key=lambda term: term.bytes)
     percent = round(largest.bytes * 100 / answer.peak.bytes)
     yield f"the largest term is {owned(largest)}, {gib(largest.bytes)} ({percent} %)"
-    if answer.verdict == "tight" and (answer.peak.margin_bytes or 0) < 0:
+    if answer.verdict != "tight":
+        return
+    if (answer.peak.margin_bytes or 0) < 0:
         term = max(phase.terms, key=lambda term: term.bytes - term.low_bytes)
         yield f"{owned(term)} may be {gib(term.low_bytes)} only: {cause(term, phase)}"
-    elif answer.verdict == "tight" and answer.peak.high_bytes > (answer.peak.capacity_bytes or 0):
-        phase = max(answer.groups[0].phases, key=lambda phase: phase.high_bytes)
-        term = max(phase.terms, key=lambda term: term.high_bytes - term.bytes)
-        yield (
-            f"at worst {gib(phase.high_bytes)} in {phase.name} · {phase.instant}, as {owned(term)} may be "
-            f"{gib(term.high_bytes)} there: {cause(term, phase)}"
-        )
+    elif answer.peak.high_bytes > (answer.peak.capacity_bytes or 0):
+        yield from _high_end(answer)
+
+
+def _high_end(answer: Forecast) -> Iterator[str]:
+    """Which term makes the high end, where, and why. What is only cached counts last: PyTorch gives it back before an
+    allocation fails."""
+    needed = answer.peak.needs_high_bytes > (answer.peak.capacity_bytes or 0)
+
+    def more(term: TermBytes) -> int:
+        return 0 if needed and term.counter == "cached" else term.high_bytes - term.bytes
+
+    phase = max(answer.groups[0].phases, key=lambda phase: phase.bytes + sum(map(more, phase.terms)))
+    term = max(phase.terms, key=more)
+    yield (
+        f"at worst {gib(phase.high_bytes)} in {phase.name} · {phase.instant}, as {owned(term)} may be "
+        f"{gib(term.high_bytes)} there: {cause(term, phase)}"
+    )
+    if gets_through(answer.verdict, answer.peak):
+        yield "a yes, as it gets through without what is only cached" if not needed else "a yes, as it is near the card"
 
 
 def cause(term: TermBytes, phase: PhaseBytes) -> str:

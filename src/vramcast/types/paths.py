@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 
 import msgspec
 
-from vramcast.errors import near, refuse
+from vramcast.errors import refuse
 from vramcast.types.settings import ROLES, Settings
+from vramcast.types.words import UNSET, choice, meant
 from vramcast.units import LARGEST, parse_bytes, parse_count, show_bytes
 
 Value: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
@@ -113,7 +114,7 @@ def find(name: str) -> tuple[str, Path]:
         raise refuse(f"{name}: placing roles on groups of their own is not modelled yet")
     raise refuse(
         f"unknown path {name!r}",
-        near=near(rest if role in ROLES else name, PATHS),
+        near=meant(rest if role in ROLES else name, PATHS),
         help="`vramcast list paths` shows every path",
     )
 
@@ -150,7 +151,7 @@ def _reason(path: Path, value: Any, error: str) -> str:
 
 def _from_text(path: Path, text: str) -> Any:
     text = text.strip()
-    if path.optional and text.lower() in ("null", "none", "~") and "none" not in path.choices:
+    if path.optional and text.lower() in UNSET and text.lower() not in path.choices:
         return None
     match path.kind:
         case "count":
@@ -175,6 +176,8 @@ def _from_text(path: Path, text: str) -> Any:
             if not all(name.strip() and number for name, _, number in pairs):
                 raise ValueError(f"{text!r} is not {path.allowed}")
             return {name.strip(): parse_count(number) for name, _, number in pairs}
+        case "choice":
+            return choice(text, path.choices)
         case _:
             return text
 

@@ -50,8 +50,18 @@ class Recipe(Struct, frozen=True):
     engine_seqs_from_batch: bool = False
     """The engine's max_num_seqs is what one generation of the trainer needs."""
 
+    server_nccl: bool = False
+    """An engine on GPUs of its own gets its weights through a communicator that the trainer's first rank joins."""
+
     engine_len_from_job: bool = False
     """The engine's max_model_len is prompt plus response, not the model's own limit."""
+
+    prefill_logits: Literal["last", "all", "scaled"] = "last"
+    """Of which prompt tokens generation makes logits: of the last one; of all; of all in models that scale theirs, as
+    their class came later, and then the loop of `generate` copies them whole."""
+
+    prefill_fp32: bool = False
+    """The model's own forward converts the logits it returns to fp32."""
 
     tile_tokens: int = 0
     """Tokens in one tile of a fused head; 0: no tiles."""

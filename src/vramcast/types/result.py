@@ -100,12 +100,31 @@ class Peak(Struct, frozen=True, kw_only=True):
     high_bytes: int
     capacity_bytes: int | None
     margin_bytes: int | None
+    needs_high_bytes: int
+    """the largest high without cached blocks that fit nothing: PyTorch gives those back before an allocation fails"""
     resource: Literal["gpu", "host"]
     group: str
     phase: str
     instant: str
     rank: str
     when: When
+
+
+_NEAR_PERCENT = 10
+
+
+def gets_through(verdict: Verdict | None, peak: Peak) -> bool:
+    """Whether the answer is yes: the job fits, or it is tight, its point is within the card, and the high end of what
+    it needs is at most a tenth above the card. Without a card: no.
+
+    An end that is far above has a cause that nobody has ruled out, and is not a yes.
+    """
+    if verdict is None or peak.capacity_bytes is None or peak.margin_bytes is None:
+        return False
+    if verdict != "tight":
+        return verdict == "fits"
+    near = peak.needs_high_bytes * 100 <= peak.capacity_bytes * (100 + _NEAR_PERCENT)
+    return peak.margin_bytes >= 0 and near
 
 
 class Assumption(Struct, frozen=True):
@@ -159,6 +178,8 @@ class LeverResult(Struct, frozen=True, kw_only=True):
     saves_bytes: int
     price: Price
     verdict: Verdict | None
+    gets_through: bool
+    """with it, `check` answers yes"""
 
 
 class Card(Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.catalog.overheads import overhead
+from vramcast.catalog.overheads import nccl, overhead
 from vramcast.memory.seat import Engine, Seat
 from vramcast.memory.term import Interval, term
 from vramcast.models.quant.format import Holder
@@ -161,6 +161,23 @@ def engine_kv(seat: Seat) -> Size:
     gains later (optimizer states after the first step) is not seen by it.
     """
     return one_sequence(seat)
+
+
+@term(
+    "sync.communicator",
+    lives=lambda seat: seat.feeds_server and seat.state != "absent",
+    counter="outside",
+    basis="calibrated",
+    source="trl/extras/vllm_client.py init_communicator: PyNcclCommunicator of the first rank and the server's; "
+    "measured buffers by ranks: NVIDIA/nccl issues 864, 964, 1685",
+)
+def sync_communicator(seat: Seat) -> Interval:
+    """NCCL's buffers between the trainer's first rank and an engine that is a server on other GPUs.
+
+    There from the start; new weights are broadcast through it, one tensor at a time.
+    """
+    row = nccl(1 + int(seat.served))
+    return Interval(row.low, row.point, row.high)
 
 
 @term(
