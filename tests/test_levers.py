@@ -44,6 +44,8 @@ CASES = [
          {"env": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}}, "free"),
     Case("attention-kernel", {**SFT, "attention": "eager"}, {"attention": None}, {"attn_implementation": "sdpa"},
          "free"),
+    Case("fused-loss", {**VERL, "engine.fraction": 0.25, "micro_batch": 32}, {"loss": "fused"},
+         {f"{V}model.use_fused_kernels": True}, "free"),
     Case("engine-fraction", {**TRL, "engine.fraction": 0.9}, {"engine.fraction": 0.54},
          {"vllm_gpu_memory_utilization": 0.54}, "free"),
     Case("non-reentrant",
@@ -60,9 +62,8 @@ CASES = [
          {f"{V}actor.ppo_micro_batch_size_per_gpu": 16}, "slower"),
     Case("smaller-token-budget", {**VERL, "token_budget": 65536, "engine.fraction": 0.25}, {"token_budget": 32768},
          {f"{V}actor.use_dynamic_bsz": True, f"{V}actor.ppo_max_token_len_per_gpu": 32768}, "slower"),
-    # 32 is tight: entropy that is computed eagerly would not fit
     Case("smaller-scoring-batch", {**VERL, "logprob.micro_batch": 64, "engine.fraction": 0.25},
-         {"logprob.micro_batch": 16}, {f"{V}rollout.log_prob_micro_batch_size_per_gpu": 16}, "slower"),
+         {"logprob.micro_batch": 32}, {f"{V}rollout.log_prob_micro_batch_size_per_gpu": 32}, "slower"),
     Case("shard", {**TRL, "shard": "none"}, {"shard": "fsdp2"}, {}, "slower"),
     Case("engine-sleep", TRL, {"engine.sleep": "2"}, {"vllm_enable_sleep_mode": True}, "slower"),
     Case("engine", {**TRL, "engine.kind": "hf", "accumulation": 64}, {"engine.kind": "vllm", "engine.sleep": "2"},
@@ -150,6 +151,7 @@ def test_a_lever_leaves_alone_what_it_does_not_name(case: Case) -> None:
     follows = {
         "lora": {"lora.targets", "engine.sleep"},  # PEFT's targets; verl's engine keeps its base for adapters
         "smaller-micro-batch": {"accumulation"},
+        "fused-loss": {"logprob.entropy"},  # verl's fused head has it in its chunks
         "smaller-token-budget": {"accumulation"},
         "smaller-group": {"accumulation"},
         "shorter-sequences": {"seq_len"},

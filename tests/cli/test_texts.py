@@ -50,4 +50,4 @@ def test_a_refusal_in_json_prints_no_json(name: str) -> None:
 def test_argparse_refuses_alike(command: str) -> None:
     found = run(command)
     assert (found.exit, found.stdout) == (2, "")
-    assert found.stderr.startswith("usage: ")
+    assert found.stderr.startswith("error: ")

@@ -10,6 +10,7 @@ from vramcast.bench.method import FORMULA, Method
 from vramcast.bench.reading import Bench, Limit, Reading, Summary, is_exact
 from vramcast.bench.rows import Limits, Row, catalogue_rows, file_rows, files_of, limits_of
 from vramcast.bench.runs import read_run
+from vramcast.errors import Mistakes
 
 __all__ = ["Bench", "Limit", "Reading", "Summary", "bench", "is_exact"]
 
@@ -28,9 +29,21 @@ def bench(paths: Sequence[str], method: Method = FORMULA) -> Bench:
     Raises:
         Refused: a file that cannot be read, with every line that is no row.
     """
-    rows = [row for file in files_of(paths) for row in file_rows(file)] if paths else catalogue_rows()
+    rows = _all_rows(paths) if paths else catalogue_rows()
     readings = [reading for row in rows for reading in _readings(row, method)]
     return Bench(rows=readings, summary=list(_summaries(readings, limits_of(paths) if method is FORMULA else {})))
+
+
+def _all_rows(paths: Sequence[str]) -> list[Row]:
+    mistakes = Mistakes()
+    rows: list[Row] = []
+    for path in paths:
+        with mistakes.collect():
+            for file in files_of([path]):
+                with mistakes.collect():
+                    rows += file_rows(file)
+    mistakes.done()
+    return rows
 
 
 def _readings(row: Row, method: Method) -> Iterable[Reading]:

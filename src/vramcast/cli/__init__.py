@@ -1,64 +1,63 @@
 """The command `vramcast`: thin verbs over the library. stdout is the answer, stderr the remarks.
 
-Exit codes: 0 answered yes, 1 answered no, 2 the question was wrong.
+Exit codes: 0 answered yes, 1 answered no, 2 the question was wrong. Without an answer: 70 a fault of ours, 74 it could
+not be written, 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeAlias
 
 from vramcast import __version__
+from vramcast.cli.ending import ended
 from vramcast.cli.output import coloured, print_json
 from vramcast.cli.said import said
 from vramcast.cli.tracing import run_trace, trace_options, traced_by, traced_method
+from vramcast.cli.verdict import exit_of
 from vramcast.errors import Mistakes, Refused, near, refuse
 from vramcast.types.job import Understanding
-from vramcast.types.result import gets_through
 
-Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
+Verbs: TypeAlias = "argparse._SubParsersAction[_Parser]"  # pyright: ignore[reportPrivateUsage]
 _LISTS = tuple("gpus models terms levers optimizers dtypes overheads algorithms frameworks paths schema".split())
 
 
 def run() -> NoReturn:
     """The console script. The process is short: collecting garbage would only cost time, and most of it at the end."""
     gc.disable()
-    code: int | str | None = 0
-    try:
-        try:
-            code = main()
-        except SystemExit as end:  # argparse
-            code = end.code
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a pipe has seen enough; Python would flush once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    code = ended(main)
     gc.freeze()
     sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    options = _parser().parse_args(argv)
+    """Run the command line; returns the exit code. What no user did wrong is raised: `run` makes one line of it."""
     try:
+        options = _parser().parse_args(argv)
         return options.run(options)
     except Refused as refused:
         print(refused, file=sys.stderr)
         return 2
 
 
+class _Parser(argparse.ArgumentParser):
+    """Wrong words on the command line are refused as all else that is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        raise refuse(message, use=f"{self.prog} --help")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="vramcast", description="GPU memory of LLM post-training, before the run.")
+    parser = _Parser(prog="vramcast", description="GPU memory of LLM post-training, before the run.")
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     check = _verb(verbs, "check", _check, "will it fit, where does it peak, what holds it")
     check.add_argument("--full", action="store_true", help="all terms, instants and sources, not one screen")
-    check.add_argument("--strict", action="store_true", help="keys that were not read are an error")
-    _formats(check)
-    check.add_argument("--markdown", action="store_true", help="print markdown, for an issue or a pull request")
+    check.add_argument("--strict", action="store_true", help="keys that were not read are an error, tight is no yes")
+    _formats(check, markdown="print markdown, for an issue or a pull request")
     check.add_argument("--method", choices=("formula", "trace"), default="formula", help="trace: run the real step")
     trace_options(check)
     check.add_argument("--rules", choices=("article",), help="the rules of thumb of docs/articles.md instead")
@@ -92,13 +91,14 @@ def _parser() -> argparse.ArgumentParser:
         "--method", choices=("formula", "trace"), default="formula", help="what predicts a training run"
     )
     trace_options(benching)
-    _formats(benching)
-    benching.add_argument("--markdown", action="store_true", help="print a table of the errors")
+    _formats(benching, markdown="print a table of the errors")
     benching.set_defaults(run=_bench)
     listing = verbs.add_parser("list", help="what the catalogue and the memory model know")
     listing.add_argument("what", choices=_LISTS)
     _formats(listing)
     listing.set_defaults(run=_list)
+    for one in (parser, *verbs.choices.values()):
+        one.add_argument("--debug", action="store_true", help="show the traceback of an internal fault")
     return parser
 
 
@@ -117,8 +117,11 @@ def _verb(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int], tex
     return parser
 
 
-def _formats(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON (`vramcast list schema`)")
+def _formats(parser: argparse.ArgumentParser, markdown: str = "") -> None:
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--json", action="store_true", help="print JSON (`vramcast list schema`)")
+    if markdown:
+        one.add_argument("--markdown", action="store_true", help=markdown)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -130,13 +133,15 @@ def _check(options: argparse.Namespace) -> int:
 
     question = said(options)
     if options.strict and question.unread:
-        raise _unread(question)
+        question.mistakes += _unread(question).mistakes
     if options.rules or options.compare:
         return _check_articles(options, question)
     if (options.model or "").lower().startswith("article/"):
         raise refuse(f"{options.model} is a round model of the articles' rules", use="--rules article, or --compare")
+    failed = False
     if options.method == "trace":
-        answer = traced_by(options, question).forecast
+        traced = traced_by(options, question)
+        answer, failed = traced.forecast, traced.judged.failed is not None
     else:
         answer = forecast(question, texts=options.json)
         levers, tokens = pull(question, answer), fits_up_to_tokens(question, answer)
@@ -150,9 +155,7 @@ def _check(options: argparse.Namespace) -> int:
 
         text = show(answer, levers=options.method != "trace", full=options.full, page=page())
         print(show_markdown(answer) if options.markdown else coloured(text))
-    if answer.verdict is None:
-        return int(bool(answer.cards) and all(card.verdict != "fits" for card in answer.cards))
-    return int(not gets_through(answer.verdict, answer.peak))
+    return exit_of(answer, strict=options.strict, failed=failed)
 
 
 def _levers(options: argparse.Namespace) -> int:
@@ -173,6 +176,7 @@ def _levers(options: argparse.Namespace) -> int:
 def _check_articles(options: argparse.Namespace, question: Understanding) -> int:
     """`check --rules article` and `check --compare`."""
     from vramcast.articles import by_rules, compare
+    from vramcast.estimate import forecast
     from vramcast.report import articles
 
     if options.compare:
@@ -183,7 +187,7 @@ def _check_articles(options: argparse.Namespace, question: Understanding) -> int
             print((articles.markdown_comparison if options.markdown else articles.show_comparison)(both))
         if both.peak is None:
             return int(both.article.fits is False)
-        return int(not gets_through(both.verdict, both.peak))
+        return exit_of(forecast(question), strict=options.strict)
     answer = by_rules(question)
     if options.json:
         print_json(answer)
@@ -213,12 +217,16 @@ def _explain(options: argparse.Namespace) -> int:
     from vramcast.memory.term import TERMS
     from vramcast.report.explain import explain_phase, manual
 
-    if options.term is not None and options.term not in TERMS:
-        raise refuse(f"unknown term {options.term!r}", near=near(options.term, TERMS), allowed=", ".join(TERMS))
-    if options.term is not None and not (options.config or options.model):
+    if options.term in TERMS and not (options.config or options.model or options.set):
         print(manual(options.term))
         return 0
     question = said(options)
+    if options.term is not None and options.term not in TERMS:
+        wrong = Mistakes(question.mistakes)
+        wrong.add(f"unknown term {options.term!r}", near=near(options.term, TERMS), allowed=", ".join(TERMS))
+        if not (options.config or options.model):
+            wrong.done()
+        question.mistakes = wrong.found
     answer = forecast(question, texts=options.json, cards=False)
     phase = peak_phase(answer)
     if options.phase is not None:
@@ -239,6 +247,7 @@ def _read(options: argparse.Namespace) -> int:
     from vramcast.readers.native import write_job
     from vramcast.report.lists import show_job
     from vramcast.report.read import understood
+    from vramcast.report.text import value
 
     question = said(options)
     if options.job:
@@ -247,9 +256,13 @@ def _read(options: argparse.Namespace) -> int:
         return 0
     job = resolve(question)
     if options.json:
-        print_json(understood(job))
+        print_json(understood(job, question))
         return 0
     print(show_job(job))
+    if question.no_effect:
+        print(f"no effect on memory: {', '.join(item.key for item in question.no_effect)}", file=sys.stderr)
+    for item in job.ineffective:
+        print(f"without effect: {item.path} = {value(item.value)}: {item.why}", file=sys.stderr)
     for item in job.unread:
         print(f"unread: {item.key}  ({item.where})", file=sys.stderr)
     for warning in job.warnings:

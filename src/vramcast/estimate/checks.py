@@ -10,6 +10,7 @@ from vramcast.memory.alloc_conf import parse
 from vramcast.models.arch import Arch
 from vramcast.types.job import Fact
 from vramcast.types.settings import ADAPTED, Settings
+from vramcast.units import divisors
 
 
 def check(
@@ -64,10 +65,9 @@ def check(
 def _does_not_divide(
     path: str, ranks: int, what: str, whole: int, origin: str, whole_origin: str, mistakes: Mistakes
 ) -> None:
-    allowed = ", ".join(str(number) for number in range(1, whole + 1) if whole % number == 0)
     mistakes.add(
         f"{path} = {ranks} does not divide {what} = {whole}",
-        **{path: origin, what: whole_origin, "allowed": allowed},
+        **{path: origin, what: whole_origin, "allowed": ", ".join(map(str, divisors(whole)))},
     )
 
 

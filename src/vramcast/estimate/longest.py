@@ -17,8 +17,8 @@ _PARTS = 64
 
 
 def fits_up_to_tokens(said: Understanding, answer: Forecast) -> int | None:
-    """The most tokens of a micro-batch with which a job fits that may not at full length; None where its length is not
-    data, or where it does not fit however short it is."""
+    """The most tokens of a micro-batch with which a job gets through that does not at full length; None where its
+    length is not data, or where it does not however short it is."""
     if answer.verdict is None or gets_through(answer.verdict, answer.peak):
         return None
     job = resolve(said)

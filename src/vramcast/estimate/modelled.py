@@ -11,6 +11,7 @@ from vramcast.catalog.optimizers import optimizers, refused
 from vramcast.errors import Mistakes
 from vramcast.types.job import Fact
 from vramcast.types.paths import PATHS, Value, find
+from vramcast.types.recipe import Recipe
 from vramcast.types.result import Ineffective
 from vramcast.types.settings import ADAPTED, Settings
 
@@ -22,8 +23,9 @@ _TRAINING = (
 )  # fmt: skip
 _GROUP = (
     "group", "prompts_per_step", "mini_batch", "prompt_len", "response_len", "logprob.micro_batch", "token_budget",
-    "logprob.token_budget", "shard", "shard_size", "wrap", "offload.weights", "offload.optimizer", "reference.kind",
-    "reference.offload.weights", "reference.weights_dtype", "reward.kind", "engine.kind", "engine.process",
+    "logprob.token_budget", "logprob.source", "logprob.entropy", "logprob.chunk", "shard", "shard_size", "wrap",
+    "offload.weights", "offload.optimizer", "reference.kind", "reference.offload.weights", "reference.weights_dtype",
+    "reward.kind", "engine.kind", "engine.process",
     "engine.fraction", "engine.tp", "engine.dtype", "engine.max_seqs", "engine.max_batched_tokens", "engine.max_len",
     "engine.eager", "engine.sleep", "engine.sync_bucket_bytes",
 )  # fmt: skip
@@ -46,7 +48,7 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
             "prompt_len", "response_len", "packing", "padding", "labelled_frac", "autocast", "optimizer.impl",
             "recompute.reentrant", "gpu", "gpus", "gpus_per_node", "busy_bytes", "allocator", "host_bytes",
             "grpo.variant", "group", "prompts_per_step", "mini_batch", "token_budget", "logprob.micro_batch",
-            "logprob.token_budget",
+            "logprob.token_budget", "logprob.source", "logprob.entropy", "logprob.chunk",
             "shard_size", "engine.version", "engine.fraction", "engine.kv_bytes", "engine.tp", "engine.max_seqs",
             "engine.max_batched_tokens", "engine.max_len", "engine.eager", "engine.sleep", "engine.count",
             "engine.sync_bucket_bytes", "quant.kind", "quant.bits", "quant.group",
@@ -101,6 +103,16 @@ def is_modelled(path: str, value: Value, also: Also = NOTHING_MORE) -> bool:
     return known is None or value in known or value == PATHS[path].default
 
 
+def _unknown_roles(filled: Mapping[str, Fact], also: Also) -> set[str]:
+    """Roles that are refused as a whole, with the paths that say that they are there."""
+    kinds = {role: filled.get(f"{role}.kind") for role in ("critic", "reward", "teacher")}
+    found = {role for role, fact in kinds.items() if fact and not is_modelled(f"{role}.kind", fact.value, also)}
+    algorithm = filled.get("algorithm")
+    if algorithm is not None and not is_modelled("algorithm", algorithm.value, also):
+        found |= {"critic", "critic.kind", "reward", "reward.kind"}
+    return found
+
+
 def not_modelled(
     asked: Mapping[str, Fact],
     filled: Mapping[str, Fact],
@@ -109,10 +121,13 @@ def not_modelled(
     also: Also = NOTHING_MORE,
 ) -> None:
     """Refuse what the user set, warn of what a framework set."""
+    unknown_roles = _unknown_roles(filled, also)
     for name, fact in filled.items():
         role, path = find(name)
         if is_modelled(path.name, fact.value, also) and role in ("", "policy", "reference"):
             continue
+        if name in unknown_roles or (role in unknown_roles and f"{role}.kind" != name):
+            continue  # what brings the role is refused, and one cause is said once
         text = f"{name} = {_shown(fact.value)} is not modelled yet"
         if name in asked:
             why = refused().get(str(fact.value), "") if path.name == "optimizer" else ""
@@ -184,6 +199,13 @@ _RULES: tuple[tuple[Callable[[str], bool], Callable[[Settings], bool], str], ...
         lambda job: job.reference_kind != "copy",
         "only with reference.kind=copy",
     ),
+    (lambda path: path == "logprob.chunk", lambda job: job.logprob_entropy != "chunked",
+     "only with logprob.entropy=chunked"),
+    (
+        lambda path: path.startswith("logprob.") and path != "logprob.source",
+        lambda job: job.logprob_source == "engine",
+        "only with logprob.source=trainer",
+    ),
     (lambda path: path in ("shard", "shard_size", "wrap"), lambda job: job.gpus == 1, "only with several GPUs"),
     (lambda path: path in ("shard_size", "wrap"), lambda job: job.shard == "none", "only with shard=fsdp1 or fsdp2"),
     (lambda path: path == "host_bytes", lambda job: not _uses_host(job), "nothing of this job is on the host"),
@@ -194,10 +216,13 @@ def _uses_host(job: Settings) -> bool:
     return "cpu" in (job.offload_weights, job.offload_optimizer) or job.engine_sleep == "1"
 
 
-def ineffective(asked: Mapping[str, Fact], settings: Settings, packed: str) -> list[Ineffective]:
+def ineffective(
+    asked: Mapping[str, Fact], settings: Settings, packed: str, recipe: Recipe | None = None
+) -> list[Ineffective]:
     """Values the user set that change nothing in this job; `packed`: how the checkpoint itself is, if it is."""
     changed = [(name, fact) for name, fact in asked.items() if fact.value != find(name)[1].default]
-    found = [Ineffective(name, fact.value, why) for name, fact in changed if (why := without_effect(name, settings))]
+    reasons = [(name, fact, without_effect(name, settings, recipe)) for name, fact in changed]
+    found = [Ineffective(name, fact.value, why) for name, fact, why in reasons if why]
     if packed:
         why = f"the checkpoint is packed already: {packed}"
         found += [Ineffective(name, fact.value, why) for name, fact in changed if name in _OF_PACKING]
@@ -207,6 +232,8 @@ def ineffective(asked: Mapping[str, Fact], settings: Settings, packed: str) -> l
     return found
 
 
-def without_effect(path: str, settings: Settings) -> str:
+def without_effect(path: str, settings: Settings, recipe: Recipe | None = None) -> str:
     """Why a path changes nothing in this job; empty when it does."""
+    if recipe is not None and recipe.fsdp_alone and path in ("shard", "wrap") and settings.gpus == 1:
+        return ""
     return next((why for concerns, applies, why in _RULES if concerns(path) and applies(settings)), "")

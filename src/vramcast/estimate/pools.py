@@ -118,11 +118,11 @@ def window(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> tuple[int, in
 
 
 def _beside(phase: PhaseBytes) -> int:
-    """The most that a phase needs beside the engine's share: all of its other terms, and what the engine's own parts
-    may be beyond what its cache was sized with."""
-    others = [term for term in phase.terms if term.name != KV]
-    parts = sum(term.low_bytes for term in others if term.name in POOLED)
-    return sum(term.bytes if term.counter == "cached" else term.high_bytes for term in others) - parts
+    """The most that a phase holds beside the engine's share: all of its other terms, and what the engine's own parts
+    may be beyond what its cache was sized with. Cached blocks that fit nothing are given back before."""
+    return sum((term.bytes if term.counter == "cached" else term.high_bytes)
+               - (term.low_bytes if term.name in POOLED else 0)
+               for term in phase.terms if term.name != KV)  # fmt: skip
 
 
 def _hundredths(size: int, total: int, *, up: bool) -> float:

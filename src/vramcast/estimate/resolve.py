@@ -15,6 +15,7 @@ from vramcast.catalog.models import ModelRow, model_config
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.estimate.checks import check
 from vramcast.estimate.derive import derived
+from vramcast.estimate.loss_checks import check_loss
 from vramcast.estimate.measured import known_beside, what_was_measured
 from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, ineffective, not_modelled, without_effect
 from vramcast.estimate.packing import implied_facts
@@ -87,15 +88,20 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
     contradicted: set[str] = set()
     if model is not None:
         filled = derived(filled, model.arch, gpu)
-        contradicted = check(settings_of(_values(filled)), model.arch, filled, gpu, warnings, mistakes)
+        settings, release = settings_of(_values(filled)), parse_framework(str(filled["framework"].value))
+        contradicted = check(settings, model.arch, filled, gpu, warnings, mistakes)
         also = {**also, **known_beside(model.arch)}
-        contradicted |= check_packing(settings_of(_values(filled)), model.arch, own, filled, mistakes)
+        contradicted |= check_packing(settings, model.arch, own, filled, mistakes)
+        contradicted |= check_loss(
+            settings, recipe(release.name, release.version, _complete(settings)), filled, mistakes
+        )
     left = {path: fact for path, fact in filled.items() if path not in contradicted}
     not_modelled(asked, left, warnings, mistakes, also)
     mistakes.done()
     assert model is not None  # a job without a model was a mistake
     settings = settings_of(_values(filled))
     name, version, _ = parse_framework(str(filled["framework"].value))
+    behaviour = recipe(name, version, _complete(settings))
     return Resolved(
         job=said.job(),
         facts=filled,
@@ -104,12 +110,15 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         quantisation=own,
         gpu=gpu or typical_gpu(),
         card_named=gpu is not None,
-        recipe=recipe(name, version, _complete(settings)),
+        recipe=behaviour,
         framework=name,
-        assumptions=[*model.assumption, *_assumptions(asked, filled, settings)],
+        assumptions=[*model.assumption, *_assumptions(asked, filled, settings, behaviour)],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
-        ineffective=ineffective(asked, settings, own.label if own is not None else ""),
+        ineffective=[
+            *ineffective(asked, settings, own.label if own is not None else "", behaviour),
+            *(Ineffective(each.key, each.value, each.why) for each in said.idle),
+        ],
         warnings=[*said.warnings, *warnings, *what_was_measured(model.arch)],
     )
 
@@ -205,7 +214,9 @@ def _by_path(settings: Settings) -> list[tuple[str, Value]]:
     return [(name, values[path.attribute]) for name, path in PATHS.items()]
 
 
-def _assumptions(asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings: Settings) -> list[Assumption]:
+def _assumptions(
+    asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings: Settings, behaviour: Recipe
+) -> list[Assumption]:
     values = dict(_by_path(settings))
     used = USED.get(settings.algorithm, ())
     shown = [path for path in PATHS if path in filled or path in used]
@@ -216,7 +227,10 @@ def _assumptions(asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings
             str(filled[path].origin) if path in filled else "vramcast default",
         )
         for path in shown
-        if path not in asked and path in used and values[path] is not None and not without_effect(path, settings)
+        if path not in asked
+        and path in used
+        and values[path] is not None
+        and not without_effect(path, settings, behaviour)
     ]
 
 

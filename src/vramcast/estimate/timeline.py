@@ -10,7 +10,7 @@ from vramcast.algorithms.table import Algorithm, Instant, Modes, Phase, When
 from vramcast.estimate.kept import spread_of, with_kept_blocks
 from vramcast.estimate.pools import KV, Pool, holds_pool, pool_term, size_pool
 from vramcast.estimate.resolve import Resolved
-from vramcast.estimate.seats import Seats
+from vramcast.estimate.seats import Seats, is_sharded
 from vramcast.memory import terms as _declared
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Reading, read
@@ -36,13 +36,14 @@ class Moment(NamedTuple):
 
 def modes_of(job: Resolved) -> Modes:
     """The choices that decide which roles and phases there are."""
-    settings = job.settings
+    settings, source = job.settings, job.settings.logprob_source
+    recomputed = job.recipe.old_logprobs if source is None else source == "trainer"
     return Modes(
         reference=settings.reference_kind,
         engine=settings.engine_kind,
         apart=settings.engine_process == "server",
-        sharded=settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1,
-        old_logprobs=job.recipe.old_logprobs and settings.engine_kind != "hf",
+        sharded=is_sharded(settings, job.recipe),
+        old_logprobs=recomputed and settings.engine_kind != "hf",
     )
 
 

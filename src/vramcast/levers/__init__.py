@@ -40,6 +40,7 @@ class Lever(Struct, frozen=True):
 LEVERS = (
     Lever("fused-step", "free", edits.fused_step),
     Lever("attention-kernel", "free", edits.attention_kernel),
+    Lever("fused-loss", "free", edits.fused_loss, native_only=True),
     Lever("expandable-segments", "free", edits.expandable),
     Lever("non-reentrant", "free", edits.non_reentrant),
     Lever("engine-fraction", "free", edits.fraction),
@@ -158,8 +159,10 @@ def _pairs(singles: list[Pulled], said: Understanding, answer: Forecast) -> list
     The first helps alone; the second may not, or not apply, before the first is pulled. Of each price, those are tried
     that would leave least if what they take off the high end added up, in the listed order.
     """
-    high = answer.peak.high_bytes
-    saves = {pulled.lever.name: high - pulled.after.peak.high_bytes for pulled in singles if pulled.after is not None}
+    high = answer.peak.needs_high_bytes
+    saves = {
+        pulled.lever.name: high - pulled.after.peak.needs_high_bytes for pulled in singles if pulled.after is not None
+    }
     order = {lever.name: at for at, lever in enumerate(LEVERS)}
     pairs = [(first, lever) for first in singles if _helps(first, answer) for lever in _seconds(first, singles, answer)]
     pairs.sort(key=lambda pair: -saves[pair[0].lever.name] - saves.get(pair[1].name, 0))

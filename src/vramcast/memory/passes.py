@@ -221,6 +221,8 @@ def _leaf(seat: Seat) -> Size:
 def _loss(ops: Model, normed: Any) -> Any:
     if ops.seat.loss == "fused":
         return ops.fused_loss(normed)
+    if ops.seat.recipe.scores:
+        return ops.scored_loss(normed)
     return ops.kernel_loss(normed) if ops.seat.recipe.cross_entropy == "flash" else ops.full_loss(normed)
 
 

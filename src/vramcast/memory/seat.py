@@ -30,6 +30,7 @@ SIZES = {
     "prompt_len": "prompt_len",
     "longest": "longest",
     "scored_len": "scored_len",
+    "entropy_chunk": "chunk",
     "lora_rank": "rank",
     "ranks": "ranks",
     "gpus": "gpus",
@@ -77,6 +78,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     """tokens that generation ends with"""
     scored_len: Size = 0
     """tokens of each sequence that the loss scores"""
+    entropy_chunk: Size = 0
+    """tokens of which the entropy is computed at once; 0: no chunks"""
     lora_rank: Size = 0
     ranks: Size = 1
     """ranks that share one copy of parameters, gradients and states (FSDP)"""
@@ -131,6 +134,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     recompute: Literal["none", "full"] = "none"
     reentrant: bool = False
     loss: Literal["full", "fused"] = "full"
+    entropy: Literal["none", "compiled", "eager", "chunked"] = "none"
+    """of the logits, in the pass over old log-probabilities"""
     attention: str = "flash"
     one_sequence: bool = False
     """a micro-batch is one sequence: products of heads need no copies"""
@@ -196,8 +201,8 @@ class Seat(Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """The role does something, or its weights are being sent."""
-        return self.state not in ("rest", "absent") or self.phase == "sync"
+        """The role does something, or its weights are being sent: those of the policy."""
+        return self.state not in ("rest", "absent") or (self.phase == "sync" and self.role == "policy")
 
     def resident(self, what: str) -> bool:
         """Whether weights or optimizer states are on the GPU now."""

@@ -61,7 +61,7 @@ def _toml(name: str, text: str) -> Document:
 
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also an integer of more digits than Python reads
         raise refuse(f"{name} is not TOML: {error}") from None
     except RecursionError:
         raise refuse(f"{name} is nested too deeply") from None

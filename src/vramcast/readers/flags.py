@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from vramcast.readers.document import Document
 from vramcast.readers.shell_words import Gap, Word
 from vramcast.readers.verl_overrides import scalar
-from vramcast.types.job import Fact, Missing, Origin, Understanding, Unread
+from vramcast.types.job import Fact, Idle, Missing, Origin, Understanding, Unread
 
 _NUMBER = re.compile(r"-\.?\d.*")
 _LISTS = frozenset(
@@ -92,10 +92,16 @@ def beside(understood: Understanding, file: Document, own: set[str], script: str
         else fact
         for fact in understood.facts
     ]
-    unread = [Unread(left.key, where(left.key)) if of_file(left.key) else left for left in understood.unread]
+    unread, no_effect = (
+        [Unread(left.key, where(left.key)) if of_file(left.key) else left for left in keys]
+        for keys in (understood.unread, understood.no_effect)
+    )
     missing = [Missing(lack.path, _moved(lack.where, f"{script}  ", of_file, where)) for lack in understood.missing]
     warnings = [_moved(text, f"{script}: ", of_file, where) for text in understood.warnings]
-    return Understanding(facts, unread, warnings, missing)
+    idle = [
+        Idle(item.key, item.value, where(item.key), item.why) if of_file(item.key) else item for item in understood.idle
+    ]
+    return Understanding(facts, unread, warnings, missing, idle=idle, no_effect=no_effect)
 
 
 def _moved(text: str, start: str, of_file: Callable[[str], bool], where: Callable[[str], str]) -> str:

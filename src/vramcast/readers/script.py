@@ -50,13 +50,23 @@ def read_script(name: str, text: str, folder: str) -> Understanding:
     found = commands_of(text, name, recognise)
     if not found:
         raise refuse(f"{name} has no training command", **{"looked for": LOOKED_FOR, "help": "nothing is executed"})
-    launch, command = next((each for each in found if each[0].kind in ("verl", "trl", "script")), found[0])
+    launch, command = min(found, key=lambda each: _rank(each[0]))
     others = [f"{name}:{other.line}: this training command is not read" for _, other in found if other is not command]
-    understood = _read(launch, name, command.environment, folder)
-    warnings = [*command.warnings, *others, *understood.warnings]
-    return Understanding(
-        [*understood.facts, *_environment(command.environment, name)], understood.unread, warnings, understood.missing
-    )
+    beside = Understanding([], warnings=[*command.warnings, *others])
+    variables = Understanding(_environment(command.environment, name))
+    return beside + _read(launch, name, command.environment, folder) + variables
+
+
+def _rank(launch: Launch) -> int:
+    """Training comes before the steps that prepare it: a trainer that is read, one that is known by name, then scripts,
+    those with a trainer's arguments first."""
+    if launch.kind in ("verl", "trl"):
+        return 0
+    if launch.kind != "script":
+        return 2
+    from vramcast.readers.trl_command import trains
+
+    return 1 if trains(launch) else 3
 
 
 def _read(launch: Launch, name: str, environment: Mapping[str, Word], folder: str) -> Understanding:

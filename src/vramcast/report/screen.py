@@ -13,7 +13,7 @@ from vramcast.types.result import Assumption, Forecast, LeverResult, PhaseBytes,
 from vramcast.units import GIB, gib
 
 LINES = 40
-_TERMS, _LEVERS = 8, 3
+_TERMS, _LEVERS, _LONG_EDIT = 8, 3, 5
 _SMALL = 200
 """a term below one part in so many is part of the rest"""
 _NAME, _PHASE, _BAR_FROM = 26, 17, 64
@@ -115,7 +115,7 @@ def _said(answer: Forecast, width: int) -> Block:
         return _sections(sections, shown, width)
 
     everything = _sections(sections, [len(lines) for _, lines in sections], width)
-    return Block(at, len(everything), min(len(everything), 2 * len(sections)), 2)
+    return Block(at, len(everything), len(sections), 2)
 
 
 def _sections(sections: list[tuple[str, list[str]]], shown: list[int], width: int) -> list[str]:
@@ -164,7 +164,7 @@ def _terms(phase: PhaseBytes, need: int) -> Block:
         return [*lines, f"  {'total':<{_NAME}}{need / GIB:>9,.2f}"]
 
     most = len(at(_TERMS + 3))
-    return Block(at, most, min(most, 6), 1)
+    return Block(at, most, min(most, 5), 1)
 
 
 def _phases(answer: Forecast, page: Page) -> Block:
@@ -189,7 +189,7 @@ def _phases(answer: Forecast, page: Page) -> Block:
             lines.append(f"  … and {len(worst) - len(kept)} more (--full)")
         return lines
 
-    return Block(at, len(worst) + 1, min(len(worst) + 1, 5), 1)
+    return Block(at, len(worst) + 1, min(len(worst) + 1, 4), 1)
 
 
 def _worst(answer: Forecast) -> list[PhaseBytes]:
@@ -237,6 +237,8 @@ def _assumed(assumptions: list[Assumption], width: int) -> Block:
     words = [f"{item.path}={value(item.value)}" for item in found]
 
     def at(size: int) -> list[str]:
+        if size == 1:
+            return [f"assumed: {len(words)} values (--full)"]
         count = len(words)
         while count and len(lines := _flow(words, count, width)) > size - 1:
             count -= 1
@@ -244,7 +246,7 @@ def _assumed(assumptions: list[Assumption], width: int) -> Block:
         return ["assumed, what moves the answer most first (sources: --full)", *lines]
 
     most = 1 + len(_flow(words, len(words), width)) if words else 0
-    return Block(at, most, min(most, 2), 0)
+    return Block(at, most, min(most, 1), 0)
 
 
 def _flow(words: list[str], count: int, width: int) -> list[str]:
@@ -264,9 +266,11 @@ def _pulled(answer: Forecast, width: int) -> Block:
 
         def at(size: int) -> list[str]:
             count = sum(each <= size for each in sizes)
+            if not count:
+                return [f"{title}: `vramcast levers`"]
             return [f"{title} (all: `vramcast levers`)", *(line for lines in shown[:count] for line in lines)]
 
-        return Block(at, sizes[-1], sizes[0], 1)
+        return Block(at, sizes[-1], sizes[0] if sizes[0] <= _LONG_EDIT else 1, 1)
     best = answer.levers[0]
     line = f"lower it with {edits(best)}: {gib(best.peak_bytes)} ({best.price})"
     many = "1 edit lowers" if len(answer.levers) == 1 else f"{len(answer.levers)} edits lower"

@@ -24,6 +24,7 @@ _CAUSES = {
 }
 """Term -> why its low and high ends differ. What is not here is explained by the first sentence of its manual."""
 _EAGER_ENTROPY = "entropy is taken as compiled; run eagerly it adds three fp32 tensors of that size"
+_LONG = 60
 _TUNED = {"full": "full fine-tuning", "frozen": "nothing trains"}
 
 
@@ -70,7 +71,8 @@ def priced_line(answer: Forecast, *, full: bool = False) -> str:
     priced = answer.framework
     name, _, version = priced.value.partition("==")
     if not priced.assumed:
-        return f"{name} {version} ({priced.origin})"
+        short = full or len(priced.origin) <= _LONG
+        return f"{name} {version} ({priced.origin if short else f'{priced.origin[:_LONG]}…'})"
     why = f"assumed ({priced.origin})" if full else "assumed"
     return f"{name} {version}, {why}; others may differ (--set framework={name}==VERSION)"
 
@@ -83,7 +85,8 @@ def job_line(answer: Forecast) -> str:
 
 def _what(answer: Forecast, known: dict[str, Value]) -> Iterator[str]:
     algorithm = str(known.get("algorithm", "sft"))
-    yield value(known.get("model"))
+    model = value(known.get("model"))
+    yield model if len(model) <= _LONG else f"…{model[-_LONG:]}"
     yield algorithm
     if algorithm != "inference":
         tuning = str(known.get("tuning", "full"))

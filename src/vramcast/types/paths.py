@@ -18,6 +18,8 @@ from vramcast.units import LARGEST, parse_bytes, parse_count, show_bytes
 
 Value: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 
+LONGEST = 4096
+"""characters of a value: as many as a file name may have"""
 _GROUP = re.compile(r"groups\.([A-Za-z0-9_-]+)\.(gpus|roles)")
 
 
@@ -114,7 +116,7 @@ def find(name: str) -> tuple[str, Path]:
         raise refuse(f"{name}: placing roles on groups of their own is not modelled yet")
     raise refuse(
         f"unknown path {name!r}",
-        near=meant(rest if role in ROLES else name, PATHS),
+        near=lambda: meant(rest if role in ROLES else name, PATHS),
         help="`vramcast list paths` shows every path",
     )
 
@@ -125,6 +127,8 @@ def read_value(path: Path, raw: Any) -> Value:
     Raises:
         ValueError: with a one-line reason.
     """
+    if isinstance(raw, str) and len(raw) > LONGEST:
+        raise ValueError(f"{len(raw):,} characters are more than the {LONGEST:,} that any value has")
     value = _from_text(path, raw) if isinstance(raw, str) else raw
     if path.kind == "choice" and isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)

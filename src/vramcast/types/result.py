@@ -110,21 +110,23 @@ class Peak(Struct, frozen=True, kw_only=True):
     when: When
 
 
-_NEAR_PERCENT = 10
+_FAR_PERCENT = 10
+
+
+def is_yes(verdict: Verdict, *, needs_high: int, capacity: int, inside: bool) -> bool:
+    """Whether a verdict is a yes: the job fits, or it is tight, its point is `inside` the card, and the high end of
+    what it needs is at most a tenth above the card. An end that is far above has a cause that nobody has ruled out."""
+    if verdict != "tight":
+        return verdict == "fits"
+    return inside and needs_high * 100 <= capacity * (100 + _FAR_PERCENT)
 
 
 def gets_through(verdict: Verdict | None, peak: Peak) -> bool:
-    """Whether the answer is yes: the job fits, or it is tight, its point is within the card, and the high end of what
-    it needs is at most a tenth above the card. Without a card: no.
-
-    An end that is far above has a cause that nobody has ruled out, and is not a yes.
-    """
-    if verdict is None or peak.capacity_bytes is None or peak.margin_bytes is None:
+    """Whether an answer is a yes; without a card: no."""
+    if verdict is None or peak.capacity_bytes is None:
         return False
-    if verdict != "tight":
-        return verdict == "fits"
-    near = peak.needs_high_bytes * 100 <= peak.capacity_bytes * (100 + _NEAR_PERCENT)
-    return peak.margin_bytes >= 0 and near
+    inside = peak.bytes <= peak.capacity_bytes
+    return is_yes(verdict, needs_high=peak.needs_high_bytes, capacity=peak.capacity_bytes, inside=inside)
 
 
 class Assumption(Struct, frozen=True):

@@ -7,7 +7,7 @@ from vramcast.memory.pass_sizes import EndPass
 from vramcast.memory.passes import block_pass, end_pass, first_block_pass, sparse_end_pass, tied_gradient
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Interval, term
-from vramcast.num import Size, worst
+from vramcast.num import Size, at_most, worst
 
 _TRACED = "the block's program on the tape; equal to a fake-tensor trace of the Hugging Face class"
 
@@ -189,14 +189,17 @@ def logits(seat: Seat) -> Size | Interval:
 
     The largest cause of out-of-memory reports. The plain loss keeps 2 + 4 bytes a logit and needs 12 to 14 in backward.
     A fused head works in tiles and needs almost none, but sums the head's gradient in fp32: 4 (+2) bytes × vocabulary ×
-    width, whatever the batch. In generation: the last position only. Entropy in an old-log-probability pass is compiled
-    by default and then adds nothing; run eagerly it makes three more fp32 tensors of that size (the high value).
+    width, whatever the batch. In generation: the last position only. Entropy in an old-log-probability pass adds
+    nothing as one compiled kernel, and three fp32 tensors of that size when it is run eagerly, or of a chunk's.
     """
     if seat.instant == "decode":  # the last token's fp32 logits, while the next one is computed
         return seat.sequences * seat.arch.dims.vocab * BYTES["fp32"]
     point = _head(seat, end_pass(seat))
-    if seat.phase == "score.old" and seat.recipe.score_entropy:
-        return Interval(point, point, point + _ENTROPY * seat.tokens * seat.arch.dims.vocab)
+    if seat.entropy == "eager" and seat.loss == "full":  # a fused head has it in its chunks
+        return point + _ENTROPY * seat.tokens * seat.arch.dims.vocab
+    if seat.entropy == "chunked" and seat.loss == "full":  # the compiler makes a kernel for every number of chunks, and gives up after some
+        most = point + _ENTROPY * at_most(seat.tokens, seat.entropy_chunk) * seat.arch.dims.vocab
+        return Interval(point, most, most)
     if seat.loss == "fused" and seat.labels_unknown and seat.state != "generate":
         return Interval(_head(seat, sparse_end_pass(seat)), point, point)
     return point

@@ -111,9 +111,9 @@ def lora_adapter(
 def _field(method: Facts, field: str, value: Any, source: str, wrong: Mistakes) -> None:
     if field not in method.fields:
         if value not in (None, False, [], {}, ""):
-            names = near(field, method.fields)
             wrong.add(
-                f"{method.method} of PEFT {method.version} has no field {field}", **{"from": source, "near": names}
+                f"{method.method} of PEFT {method.version} has no field {field}",
+                **{"from": source, "near": lambda: near(field, method.fields)},
             )
         return
     allowed = method.fields[field][1].split("|")
