@@ -65,22 +65,22 @@ class Instant(NamedTuple):
         return self.formula / self.traced - 1
 
 
-def draw(dice: random.Random) -> dict[str, Any]:
-    """What a random job says."""
+def draw(dice: random.Random, fixed: dict[str, Any]) -> dict[str, Any]:
+    """What a random job says, `fixed` before all."""
     said: dict[str, Any] = {
         "model": dice.choice(MODELS), "gpu": "a100-sxm-80gb", "framework": dice.choice(FRAMEWORKS),
         "algorithm": dice.choice(("sft", "pretrain", "grpo")), **dice.choice(PRECISION), **dice.choice(TUNING),
         "micro_batch": dice.choice((1, 2, 3)), "accumulation": dice.choice((1, 2)),
         "recompute": dice.choice(("none", "full")), "attention": dice.choice(("flash", "efficient", "eager")),
-        "optimizer": dice.choice(("adamw", "adamw_8bit", "sgd")), "loss": "full",
+        "optimizer": dice.choice(("adamw", "adamw_8bit", "sgd")), "loss": "full", **fixed,
     }  # fmt: skip
-    if str(said["framework"]) >= "trl==1.15" and said["algorithm"] != "pretrain":
+    if said["framework"] == "trl==1.16.0" and said["algorithm"] != "pretrain":
         said["loss"] = "fused"
     if said["algorithm"] == "grpo":
         prompt = dice.choice((64, 129, 512))
         length = {"prompt_len": prompt, "response_len": dice.choice((96, 257, 512)), "engine.kind": "none", "group": 1}
-        return said | length | {"reference.kind": dice.choice(("none", "none", "copy"))}
-    return said | {"seq_len": dice.choice((257, 512, 1024, 2048))}
+        return said | length | {"reference.kind": dice.choice(("none", "none", "copy"))} | fixed
+    return said | {"seq_len": dice.choice((257, 512, 1024, 2048))} | fixed
 
 
 def compared(said: dict[str, Any]) -> list[Instant]:
@@ -136,7 +136,7 @@ def main() -> None:
     for _ in range(20 * asked.jobs):
         if done == asked.jobs:
             break
-        said = draw(dice) | fixed
+        said = draw(dice, fixed)
         try:
             found = compared(said)
         except Refused as refused:

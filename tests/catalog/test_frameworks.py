@@ -196,7 +196,7 @@ def test_recipe_of_grpo_with_trl():
     with_engine = {"algorithm": "grpo", "autocast": True, "engine.kind": "vllm"}
     assert recipe("trl", "1.16.0", with_engine) == Recipe(
         outputs_fp32=True, upcasts_trainable=True, fused_head="tiles", tile_tokens=4096, tile_vocab=32768,
-        old_logprobs=True, engine_seqs_from_batch=True, device_map=True, server_nccl=True, scores="kernel",
+        old_logprobs=True, engine_seqs_from_batch=True, device_map=True, scores="kernel",
     )  # fmt: skip
     assert not recipe("trl", "0.22.0", with_engine).old_logprobs
     assert recipe("trl", "0.23.0", with_engine).old_logprobs

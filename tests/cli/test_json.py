@@ -29,8 +29,8 @@ TERM = {
     "source",
 }  # fmt: skip
 ENGINE = {
-    "role", "pool_bytes", "kv_bytes", "kv_bytes_per_token", "kv_tokens", "max_concurrency", "waves", "fraction_low",
-    "fraction_high",
+    "role", "pool_bytes", "kv_bytes", "kv_bytes_per_token", "kv_tokens", "kv_least_bytes", "max_concurrency", "waves",
+    "fraction_low", "fraction_high",
 }  # fmt: skip
 NODE = {"name", "phase", "host_bytes", "host_pinned_bytes", "host_capacity_bytes", "terms"}
 ASSUMPTION = {"path", "value", "origin"}

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from tests.group_jobs import TRL, VERL, ask, engine_of, phase_of, terms_of
 
+from vramcast.bench.serving import served
 from vramcast.catalog.gpus import find_gpu
 from vramcast.catalog.models import model_config
+from vramcast.errors import Refused
+from vramcast.memory.loaded import loaded_bytes
 from vramcast.types.result import Forecast
 
 GIB = 1 << 30
@@ -69,7 +72,10 @@ def test_bytes_of_a_token(model: str, ranks: int, token: int) -> None:
 
 
 def test_a_token_in_another_dtype() -> None:
-    assert engine_of(ask({**TRL, "engine.kv_dtype": "fp32"})).kv_bytes_per_token == 2 * 57_344
+    assert engine_of(ask({**TRL, "engine.kv_dtype": "fp8"})).kv_bytes_per_token == 57_344 // 2
+    assert engine_of(ask({**TRL, "engine.dtype": "fp32", "engine.kv_dtype": "fp32"})).kv_bytes_per_token == 2 * 57_344
+    with pytest.raises(Refused, match=r"engine\.kv_dtype = fp32 is no dtype of a cache"):
+        ask({**TRL, "engine.kv_dtype": "fp32"})
 
 
 def test_more_ranks_than_key_heads_repeat_them() -> None:
@@ -259,11 +265,13 @@ def test_llama_on_h100_as_vllm_logged_it() -> None:
 @pytest.mark.parametrize("model", ["Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-8B"])
 def test_ranks_hold_the_model_and_what_each_repeats(model: str) -> None:
     """Norms and the table of positions are whole on every rank; the rest is shared."""
-    one, four = (terms_of(phase_of(ask({**TRL, "model": model, "engine.tp": ranks}), "engine.start"))
-                 for ranks in (1, 4))  # fmt: skip
+    one, four = (served({"model": model, "engine.kind": "vllm", "engine.tp": ranks}) for ranks in (1, 4))
+    for held in (one, four):
+        started = terms_of(phase_of(ask({**TRL, "model": model, "engine.tp": held.cut.tp}), "engine.start"))
+        assert started["engine.weights"] == loaded_bytes(held)
     config = model_config(model).config
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
     head = config.get("head_dim") or hidden // config["num_attention_heads"]
     norms = layers * (2 * hidden + (2 * head if config["model_type"] == "qwen3" else 0)) + hidden
     repeated = 2 * (norms + config["max_position_embeddings"] * head)
-    assert 4 * four["engine.weights"] - one["engine.weights"] == 3 * repeated
+    assert 4 * sum(four.tensors()) - sum(one.tensors()) == 3 * repeated

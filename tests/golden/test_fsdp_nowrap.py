@@ -58,6 +58,14 @@ def test_mixed_precision_over_8_ranks() -> None:
     assert round(answer["peak"]["bytes"] / 2**30, 1) == 48.1
 
 
+@pytest.mark.parametrize("shard", ["fsdp1", "fsdp2"])
+def test_a_shard_group_is_what_divides(shard: str) -> None:
+    """Four groups of two ranks hold what two ranks hold."""
+    job = (*JOB, "--set", f"shard={shard}")
+    grouped = check(*job, "--gpus", "8", "--set", "shard_size=2")
+    assert held(grouped, EMBEDDING) == held(check(*job), EMBEDDING)
+
+
 def test_frozen_weights_have_gradients_under_fsdp1_only() -> None:
     lora = (*JOB, "--set", "tuning=lora", "--set", "lora.targets=q_proj", "--set", "lora.rank=8")
     adapters = 32 * 8 * (4096 + 4096)

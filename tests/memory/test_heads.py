@@ -78,3 +78,30 @@ def test_grpo_scores_the_completion_as_its_version_does(version: str, forward: f
     }
     assert peaks["loss"] == pytest.approx(forward, rel=0.005)
     assert peaks["backward"] == pytest.approx(backward, rel=0.005)
+
+
+MIXED: Values = {
+    "model": "Qwen/Qwen2.5-0.5B", "gpu": "a100-sxm-80gb", "weights_dtype": "fp16", "compute_dtype": "bf16",
+    "autocast": True, "algorithm": "sft", "accumulation": 1, "loss": "full", "optimizer": "adamw",
+}  # fmt: skip
+# (job, instant of the first step, traced without rounding): blocks add bf16 to fp16, and get fp32 from then on
+WIDENED: list[tuple[Values, tuple[str, str], float]] = [
+    ({"framework": "trl==0.29.0", "tuning": "full", "micro_batch": 2, "seq_len": 386, "recompute": "none",
+      "attention": "flash"}, ("forward", "last block"), 2842.3 - 31.7),
+    ({"framework": "transformers", "tuning": "lora", "lora.targets": ["all-linear"], "micro_batch": 1,
+      "seq_len": 700, "recompute": "full", "attention": "efficient"}, ("forward", "last block"), 1110.7 - 20.5),
+    ({"framework": "transformers", "tuning": "lora", "lora.targets": ["all-linear"], "micro_batch": 1,
+      "seq_len": 700, "recompute": "full", "attention": "efficient"}, ("backward", "first block"), 1170.5 - 22.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "instant", "traced"), WIDENED)
+def test_fp16_weights_under_bf16_compute_make_fp32_hidden_states(
+    how: Values, instant: tuple[str, str], traced: float
+) -> None:
+    answer = forecast(said({**MIXED, **how}), cards=False)
+    phase = next(
+        phase for phase in answer.groups[0].phases if (phase.name, phase.instant, phase.when) == (*instant, "first")
+    )
+    left_out = ("allocator.rounding", "allocator.cached", "cuda.context")
+    assert sum(term.bytes for term in phase.terms if term.name not in left_out) / MIB == pytest.approx(traced, rel=2e-3)

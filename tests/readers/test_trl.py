@@ -64,7 +64,7 @@ def test_origins_have_file_line_and_key():
     assert str(facts["seq_len"].origin) == "sft_env.yaml:7  max_length"
     assert str(facts["gpus"].origin) == "sft_env.yaml:3  env.CUDA_VISIBLE_DEVICES"
     assert "assumed: the newest TRL" in str(facts["framework"].origin)
-    assert str(facts["algorithm"].origin) == "sft_env.yaml: no key of another trainer"
+    assert str(facts["algorithm"].origin) == "sft_env.yaml:8: key packing of SFTConfig"
     grpo = read_config(str(SAMPLES / "grpo_server.yaml"))
     assert str(grpo.winners()["algorithm"].origin) == "grpo_server.yaml:1: key use_vllm of GRPOConfig"
     assert [(idle.key, idle.where) for idle in grpo.idle] == [
@@ -222,9 +222,65 @@ def test_unknown_and_unmodelled_keys_are_reported_with_their_lines():
     ],
 )
 def test_warnings(text: str, warning: str):
-    warnings = read("model_name_or_path: m", text).warnings
+    warnings = [told for told in read("model_name_or_path: m", text).warnings if "no key tells the trainer" not in told]
     assert len(warnings) == 1
     assert warnings[0].startswith(warning)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "algorithm", "told"),
+    [
+        ("a.yaml", "", "sft", "a.yaml: no key tells the trainer: priced as sft, TRL's plainest trainer; --set"),
+        ("reward_config.yaml", "", "reward", "priced as reward, as its name says; --set algorithm=... names another"),
+        ("reward_config.yaml", "packing: true\n", "sft", ""),
+        ("rloo.yaml", "reward_funcs: [a.b]\n", "grpo", ""),
+    ],
+)
+def test_a_trainer_that_no_key_tells_is_a_stated_assumption(
+    tmp_path: Path, name: str, text: str, algorithm: str, told: str
+):
+    (tmp_path / name).write_text(f"model_name_or_path: m\n{text}")
+    understood = read_config(str(tmp_path / name))
+    assert understood.job().values["algorithm"] == algorithm
+    assert [told in warning for warning in understood.warnings] == [True] * bool(told)
+
+
+@pytest.mark.parametrize(
+    ("keys", "version"),
+    [
+        ("dtype: bfloat16", "1.16.0"),
+        ("torch_dtype: bfloat16", "0.26.0"),
+        ("torch_dtype: bfloat16\nmax_seq_length: 8", "0.19.0"),
+        ("max_prompt_length: 8\nuse_vllm: true", "0.27.0"),
+        ("max_prompt_length: 8\nbeta: 0.1", "0.28.0"),
+        ("use_vllm: true\nvllm_device: cuda:7", "0.15.0"),
+        ("vllm_device: auto\nvllm_mode: server", "1.16.0"),
+    ],
+)
+def test_keys_that_came_or_went_decide_the_version(keys: str, version: str):
+    assert read("model_name_or_path: m", keys).job().values["framework"] == f"trl=={version}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "facts"),
+    [
+        ("use_vllm: true\nvllm_device: cuda:7\nvllm_dtype: float16",
+         {"engine.kind": "vllm", "engine.process": "server", "engine.dtype": "fp16"}),
+        ("num_generations: 4\nsteps_per_generation: 2\ngradient_accumulation_steps: 2",
+         {"group": 4, "accumulation": 2}),
+        ("model_max_length: 512", {"seq_len": 512}),
+    ],
+)  # fmt: skip
+def test_keys_of_older_versions_and_of_generation(keys: str, facts: dict[str, Any]):
+    assert said(keys) == facts
+
+
+def test_more_steps_than_are_learned_ask_for_the_prompts():
+    understood = read("num_generations: 4", "steps_per_generation: 8", "per_device_train_batch_size: 2")
+    assert [(item.path, item.where) for item in understood.missing] == [
+        ("prompts_per_step", "stdin:2  steps_per_generation generates 2 × 8 responses a GPU at once: this × GPUs / "
+         "num_generations are the prompts")
+    ]  # fmt: skip
 
 
 def test_an_old_name_beside_the_new_one_has_no_effect():

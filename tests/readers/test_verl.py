@@ -523,6 +523,7 @@ def test_an_unknown_value_of_a_key_that_may_make_another_job():
 def test_a_text_in_place_of_a_switch_is_true():
     understood = read(COMMAND + f"{M}use_remove_padding=no {A}use_kl_loss=no")
     assert understood.warnings == [
-        f"stdin:1: {key} = 'no' is a text, which verl takes as true" for key in (f"{M}use_remove_padding", f"{A}use_kl_loss")
+        f"stdin:1: {key} = 'no' is a text, which verl takes as true"
+        for key in (f"{M}use_remove_padding", f"{A}use_kl_loss")
     ]
     assert (understood.job().values["padding"], understood.job().values["reference.kind"]) == ("free", "copy")

@@ -10,6 +10,7 @@ import argparse
 import gc
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NoReturn, TypeAlias
 
 from vramcast import __version__
@@ -51,6 +52,7 @@ class _Parser(argparse.ArgumentParser):
         raise not_there_yet(message) or refuse(message, use=f"{self.prog} --help")
 
 
+@cache
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="vramcast", description="GPU memory of LLM post-training, before the run.",
                      epilog=questions(), formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip

@@ -112,14 +112,15 @@ def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mi
         )
 
 
-_CACHES = {"vllm": ("bf16", "fp16", "fp32", "fp8"), "hf": ("int4", "int8")}
-"""engine.kind -> what a cache may be kept in; Transformers' only where it is quantised"""
+_CACHES = {"vllm": ("bf16", "fp16", "fp8"), "hf": ("int4", "int8")}
+"""engine.kind -> what a cache may be kept in; vLLM's in fp32 with fp32 weights only, Transformers' where quantised"""
 
 
 def _check_cache(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
     kind, dtype = settings.engine_kind, settings.engine_kv_dtype
     quantised = kind == "hf" and settings.engine_cache == "quantised"
-    if dtype is not None and (kind == "vllm" or quantised) and dtype not in _CACHES[kind]:
+    own = kind == "vllm" and dtype == settings.engine_dtype
+    if dtype is not None and (kind == "vllm" or quantised) and not own and dtype not in _CACHES[kind]:
         mistakes.add(
             f"engine.kv_dtype = {dtype} is no dtype of a cache with engine.kind = {kind}",
             **{"from": origin("engine.kv_dtype"), "allowed": ", ".join(_CACHES[kind])},

@@ -41,6 +41,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
     """path → the fact that counts, framework defaults included"""
     settings: Settings
     """the policy's"""
+    row: ModelRow
     arch: Arch
     quantisation: Quantisation | None
     """the checkpoint's own"""
@@ -83,7 +84,7 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
     except Refused as refused:
         raise Refused([*mistakes.found, *refused.mistakes]) from None
     own = model.quantisation if model is not None else None
-    implied = {fact.path: fact for fact in implied_facts(asked, own, model.where if model is not None else "")}
+    implied = {fact.path: fact for fact in implied_facts(asked, own, model.row.where if model is not None else "")}
     filled, warnings = _with_framework({**implied, **asked}, framework)
     contradicted: set[str] = set()
     if model is not None:
@@ -106,13 +107,14 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         job=said.job(),
         facts=filled,
         settings=settings,
+        row=model.row,
         arch=model.arch,
         quantisation=own,
         gpu=gpu or typical_gpu(),
         card_named=gpu is not None,
         recipe=behaviour,
         framework=name,
-        assumptions=[*model.assumption, *_assumptions(asked, filled, settings, behaviour)],
+        assumptions=[*_stands_for(model.row), *_assumptions(asked, filled, settings, behaviour)],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
         ineffective=[
@@ -155,12 +157,9 @@ def _with_framework(asked: Mapping[str, Fact], framework: Fact) -> tuple[dict[st
 
 
 class _Model(NamedTuple):
+    row: ModelRow
     arch: Arch
     quantisation: Quantisation | None
-    where: str
-    """the file, or the catalogue's row"""
-    assumption: list[Assumption]
-    """that it stands for the name that was given, if it does"""
 
 
 def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
@@ -171,8 +170,7 @@ def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
     arch = _arch(row, programs)
     if not row.catalogued:
         _check_fields(row.id, msgspec.json.encode(row.config), row.where)
-    assumption = [Assumption("model", row.id, row.assumed)] if row.assumed else []
-    return _Model(arch, _own_quantisation(row), row.where, assumption)
+    return _Model(row, arch, _own_quantisation(row))
 
 
 def _arch(row: ModelRow, programs: bool) -> Arch:
@@ -232,6 +230,11 @@ def _assumptions(
         and values[path] is not None
         and not without_effect(path, settings, behaviour)
     ]
+
+
+def _stands_for(row: ModelRow) -> list[Assumption]:
+    """That the model stands for the name that was given, if it does."""
+    return [Assumption("model", row.id, row.assumed)] if row.assumed else []
 
 
 def _ignored(said: Understanding) -> list[Ignored]:

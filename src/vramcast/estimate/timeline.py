@@ -41,7 +41,7 @@ def modes_of(job: Resolved) -> Modes:
     return Modes(
         reference=settings.reference_kind,
         engine=settings.engine_kind,
-        apart=settings.engine_process == "server",
+        apart=settings.algorithm == "grpo" and settings.engine_process == "server",
         sharded=is_sharded(settings, job.recipe),
         old_logprobs=recomputed and settings.engine_kind != "hf",
     )

@@ -22,12 +22,10 @@ class Model(ScoredLogits):
         return [self.tape.empty(name, seat.sequences, length, "int64") for name in names]
 
     def hidden(self, name: str, *, embedded: bool = False) -> Tensor:
-        """Hidden states of all tokens, as a block gets them: in the dtype of the weights, part of the graph.
-
-        Norms in fp32 make fp32 of what a packed MLP is given, and so of what it gives; not of the embedding's output.
-        """
+        """Hidden states of all tokens, as a block gets them, part of the graph; from the embedding in the dtype of the
+        weights."""
         self.scope("")
-        dtype = "fp32" if self.seat.norms_fp32 and not embedded else self.weights_dtype
+        dtype = self.weights_dtype if embedded else self.seat.hidden_dtype
         out = self.tape.empty(name, self.seat.tokens, self.seat.arch.dims.hidden, dtype)
         out.requires_grad = self.tape.records
         return out

@@ -27,14 +27,16 @@ def block_pass(seat: Seat) -> BlockPass:
 
 
 def first_block_pass(seat: Seat) -> BlockPass:
-    """The block behind the embedding. With adapters and no checkpoints nothing before it learns, so it keeps less."""
+    """The block behind the embedding. With adapters and no checkpoints nothing before it learns, so it keeps less; what
+    it is given may be of another dtype than what it gives."""
     if seat.arch.block.measured is not None:
         return seat.once("first block", lambda: measured().measured_first(seat))
-    if seat.records and seat.recompute == "full" and seat.norms_fp32:
-        return seat.once("first block", lambda: _checkpointed_block(seat, embedded=True))
-    if not seat.records or seat.tuning == "full" or learns_whole(seat) or seat.recompute == "full":
+    learns = seat.tuning == "full" or learns_whole(seat) or seat.recompute == "full"
+    if not seat.records or (learns and seat.hidden_dtype == seat.param_dtype):
         return block_pass(seat)
-    return seat.once("first block", lambda: _plain_block(seat, input_learns=False))
+    if seat.recompute == "full":
+        return seat.once("first block", lambda: _checkpointed_block(seat, embedded=True))
+    return seat.once("first block", lambda: _plain_block(seat, input_learns=learns, embedded=True))
 
 
 def end_pass(seat: Seat) -> EndPass:
@@ -82,11 +84,11 @@ def _forward_block(ops: Model, *, input_learns: bool = True, embedded: bool = Fa
     return (hidden, ops.seat.arch.block.program(ops, ops.seat.arch, hidden, tables)), since
 
 
-def _plain_block(seat: Seat, *, input_learns: bool = True) -> BlockPass:
+def _plain_block(seat: Seat, *, input_learns: bool = True, embedded: bool = False) -> BlockPass:
     """The graph keeps its tensors from forward to backward."""
     ops = new_tape(seat, records=True)
     tape = ops.tape
-    (hidden, out), since = _forward_block(ops, input_learns=input_learns, embedded=not input_learns)
+    (hidden, out), since = _forward_block(ops, input_learns=input_learns, embedded=embedded)
     forward, casts = tape.peak(since), tape.alive("cast", since)
     tape.end_autocast()
     tape.drop(hidden)
@@ -181,7 +183,7 @@ def _run_ends(seat: Seat) -> EndPass:
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
     most, casts = tape.peak(since, start), tape.alive("cast", since)
     if not seat.records:
-        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask)
+        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, front=_embedded(seat))
     tape.end_autocast()
     start = len(tape.steps)
     tape.backward(loss, tape.like(loss, "loss gradient"))
@@ -199,7 +201,7 @@ def _run_ends(seat: Seat) -> EndPass:
         tape.alive("logits", since),
         leaf := _leaf(seat),
         mask,
-        tape.size(hidden) + leaf,
+        _embedded(seat) + leaf,
     )
 
 
@@ -213,8 +215,11 @@ def _mask(ops: Model) -> Size:
 
 def _leaf(seat: Seat) -> Size:
     """The embedding's output, a leaf that stays beside its multiple."""
-    if not (seat.arch.multiplies and seat.inputs_require_grad):
-        return 0
+    return _embedded(seat) if seat.arch.multiplies and seat.inputs_require_grad else 0
+
+
+def _embedded(seat: Seat) -> Size:
+    """What the embedding gives."""
     return seat.tokens * seat.arch.dims.hidden * BYTES[seat.param_dtype]
 
 

@@ -13,8 +13,9 @@ from msgspec import Struct, field, structs
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.memory.packing import Packing
+from vramcast.memory.promotion import promoted
 from vramcast.models.arch import Arch
-from vramcast.models.quant.format import Format
+from vramcast.models.served import Served
 from vramcast.num import Named, Size
 from vramcast.types.recipe import Recipe
 
@@ -42,12 +43,9 @@ SIZES = {
 class Engine(Struct, frozen=True, kw_only=True):
     """An inference engine as one of its ranks sees it."""
 
-    kind: str
+    served: Served
     tp: int
     weights_dtype: str
-    formats: dict[str, Format] = {}
-    """linear layer -> how the engine packs it; one that is missing is plain"""
-    kv_dtype: str
     sleep: Literal["none", "1", "2"]
     eager: bool
     max_seqs: Size
@@ -170,6 +168,14 @@ class Seat(Struct, frozen=True, kw_only=True):
     def norms_fp32(self) -> bool:
         """Norms are fp32 beside packed weights in 16 bits."""
         return self.recipe.norms_fp32 and self.packing is not None
+
+    @property
+    def hidden_dtype(self) -> str:
+        """Of hidden states between blocks: what a block gives is added to what it was given. Norms in fp32 make fp32 of
+        what a packed MLP is given, and so of what it gives."""
+        if self.norms_fp32:
+            return "fp32"
+        return promoted(self.param_dtype, self.compute_dtype) if self.autocast else self.param_dtype
 
     @property
     def holds_inputs(self) -> bool:

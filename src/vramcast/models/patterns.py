@@ -1,7 +1,7 @@
 """Regular expressions that a user's file holds: matched by Python, as the libraries do that read such files, and never
 without end.
 
-An expression that can go back and forth (more than one repeat) has a few seconds of this process in all; after that it
+An expression that can go back and forth (more than one repeat) has a second of this process in all; after that it
 is refused. The clock works in the main thread, and where the system has one.
 """
 
@@ -16,7 +16,7 @@ from time import process_time
 
 from vramcast.errors import refuse
 
-SECONDS = 2.0
+SECONDS = 1.0
 _QUICK = 0.01
 """a match that is faster is not counted: a long-lived process asks for many"""
 

@@ -71,7 +71,7 @@ def read_accelerate(document: Document, where: str, folder: str = "") -> Underst
     _precision(plan, kind)
     named = Understanding([])
     if kind in ("NO", "MULTI_GPU"):
-        plan.fact("shard", "none", "distributed_type")
+        _plain(plan)
     elif kind == "FSDP":
         _fsdp(plan)
     else:
@@ -172,6 +172,14 @@ def _version(plan: _Plan) -> int:
         if version not in (None, 1, 2, "1", "2"):
             raise ValueError(f"{version!r} is not 1 or 2")
     return 2 if version in (2, "2") else 1
+
+
+def _plain(plan: _Plan) -> None:
+    """One process, or DDP: what accelerate does with several processes when nothing else is asked for."""
+    if plan.get("distributed_type") is None:
+        plan.assume("shard", "none", "distributed_type NO, or MULTI_GPU for several processes")
+    else:
+        plan.fact("shard", "none", "distributed_type")
 
 
 def _fsdp(plan: _Plan) -> None:

@@ -28,7 +28,17 @@ _BARE = frozenset(
     "standalone no_python m module run_path multi_gpu use_fsdp use_deepspeed use_megatron_lm use_parallelism_config "
     "cpu quiet q debug tpu no_local_rank enable_cpu_affinity same_network force_multi".split()
 )
-_VERL = re.compile(r"(?:verl|recipe)\.(?:\w+\.)*main_\w+|(?:.*/)?main_ppo\.py")
+_VERL = re.compile(
+    r"verl\.trainer\.main_ppo(?:_v0)?|(?:verl\.)?recipe\.dapo(?:_transfer_queue)?\.main_dapo|(?:.*/)?main_(?:ppo|dapo)\.py"
+)
+_OF_VERL = (
+    (re.compile(r"(?:verl|recipe)\.(?:\w+\.)*(?:one_step_off|fully_async)\w*\.\w+"),
+     "verl's trainer with an engine on GPUs of its own"),
+    (re.compile(r"(?:verl|recipe)\.(?:\w+\.)*main_generation\w*"), "verl's generation"),
+    (re.compile(r"(?:verl|recipe)\.(?:\w+\.)*main_eval"), "verl's evaluation"),
+    (re.compile(r"(?:verl|recipe)\.(?:\w+\.)*\w*main\w*|verl_\w+\.\w+"), "another trainer on verl"),
+)  # fmt: skip
+"""Programs that are no such trainer, and what they are."""
 _VERL_SFT = re.compile(r"verl\.trainer\.(?:fsdp_)?sft_trainer(?:_ray)?")
 _TRL = re.compile(r"trl\.scripts\.\w+|(?:.*/)?trl/scripts/\w+\.py|(?:.*/)?(?:sft|dpo|kto|reward|grpo|rloo)\.py")
 _OTHERS = {
@@ -144,6 +154,9 @@ def _key(text: str) -> str:
 def _program(program: str, starter: str, options: Sequence[Word], arguments: Sequence[Word]) -> Launch:
     if _VERL.fullmatch(program):
         return Launch("verl", program, starter, options, arguments)
+    other = next((what for pattern, what in _OF_VERL if pattern.fullmatch(program)), "")
+    if other:
+        return Launch(f"{program} ({other})", program, starter, options, arguments)
     if _VERL_SFT.fullmatch(program):
         return Launch("verl's SFT trainer", program, starter, options, arguments)
     if _TRL.fullmatch(program):

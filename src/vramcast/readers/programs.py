@@ -66,20 +66,25 @@ def known(program: str, keys: Iterable[str], arguments: Iterable[str], signed: s
     other = _other(words) or _other(word for word in folders if word in ("gold", "gkd", "minillm", "ppo", "sdft"))
     if other:
         return f"{program} is another trainer: {other}"
-    trainers = dict.fromkeys(word for word in words if word in _TRAINERS)
-    if len(trainers) == 1:
-        found = next(iter(trainers))
+    found = trainer_in(program.rpartition("/")[2])
+    if found:
         return Known(found, "trl", "" if "examples/scripts/" in program else f"its name says {found}")
     roles = [key for key in keys if _ROLES.fullmatch(key)]
     if roles:
         return f"{program} is not known, and {roles[0]} speaks of a second model"
-    if signed and not trainers:
+    if signed:
         return Known(signed, "trl", f"its arguments are those of TRL's {signed}")
     if _HUGGING_FACE.fullmatch(program):
         return Known("pretrain", "transformers")
-    if len(set(arguments)) >= _ENOUGH and not trainers:
+    if len(set(arguments)) >= _ENOUGH:
         return Known("sft", "transformers", "its arguments are those of a Hugging Face Trainer")
     return f"{program} is not known"
+
+
+def trainer_in(name: str) -> str:
+    """The one trainer of TRL that a file's name speaks of; empty if there is none, or several."""
+    found = {word for word in _words(name) if word in _TRAINERS}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _words(text: str) -> list[str]:

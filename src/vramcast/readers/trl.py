@@ -9,6 +9,7 @@ from typing import NamedTuple
 from vramcast.readers import trl_rules as rules
 from vramcast.readers.document import Document
 from vramcast.readers.flags import Flags
+from vramcast.readers.programs import trainer_in
 from vramcast.readers.trl_keys import CHOOSES, KEYS, NO_EFFECT, OLD, UNREAD, known_key
 from vramcast.readers.trl_layout import layout
 from vramcast.readers.trl_native import NATIVE
@@ -31,6 +32,10 @@ _SIGNS: dict[str, frozenset[str]] = {
         "precompute_ref_log_probs precompute_ref_batch_size beta f_divergence_type ld_alpha use_weighting discopop_tau "
         "loss_weights max_prompt_length use_logits_to_keep force_use_ref_model".split()
     ),
+    "sft": frozenset(
+        "packing packing_strategy eval_packing dataset_text_field dataset_kwargs completion_only_loss "
+        "assistant_only_loss max_seq_length num_of_sequences chars_per_token".split()
+    ),
 }
 """Keys that only one trainer has (`beta` and `max_prompt_length`: that remain when it is not GRPO), by trainer."""
 _CONFIGS = {
@@ -45,6 +50,7 @@ _DPO_LOSSES = frozenset(
     "sigmoid sigmoid_norm hinge ipo exo_pair nca_pair robust bco_pair sppo_hard aot aot_unpaired apo_zero apo_down "
     "discopop".split()
 )
+_SFT_LOSSES = ("nll", "chunked_nll", "dft")
 _ROLE = re.compile(
     r"(?:.*_)?(?:teacher|student|critic|judge|draft|speculative|value_model|reward_model|ref_model|reference_model)(?:_.*)?"
     r"|(?:.*_)?adapter(?:s|_path|_name|_name_or_path)?"
@@ -111,8 +117,13 @@ def _assumed(sheet: Sheet, program: Program) -> tuple[str, bool]:
     origin = Origin(f"assumed: the newest {words} {why}")
     sheet.facts.append(Fact("framework", f"{program.framework}=={priced.version}", origin))
     if not program.trainer:
-        why = f"key {sign} of {_CONFIGS[trainer]}" if sign else "no key of another trainer"
-        where = Origin(f"{sheet.where(sign) if sign else sheet.name}: {why}")
+        why = f"key {sign} of {_CONFIGS[trainer]}" if sign else "no key tells the trainer"
+        where = Origin(f"{sheet.where(sign)}: {why}" if sign else f"assumed: {sheet.name}: {why}")
+        if not sign:
+            named = "as its name says" if trainer_in(sheet.name) else "TRL's plainest trainer"
+            sheet.warnings.append(
+                f"{sheet.name}: {why}: priced as {trainer}, {named}; --set algorithm=... names another"
+            )
         sheet.facts.append(Fact("algorithm", "grpo" if trainer == "rloo" else trainer, where))
         if trainer == "rloo":
             sheet.facts.append(Fact("grpo.variant", "rloo", where))
@@ -148,7 +159,9 @@ def _trainer(sheet: Sheet) -> tuple[str, str]:
     losses = sheet.get("loss_type")
     if isinstance(losses, list) or str(losses) in _DPO_LOSSES:
         return "dpo", "loss_type"
-    return "sft", ""
+    if str(losses) in _SFT_LOSSES:
+        return "sft", "loss_type"
+    return trainer_in(sheet.name) or "sft", ""
 
 
 def _launcher(sheet: Sheet, folder: str, program: Program) -> Understanding:

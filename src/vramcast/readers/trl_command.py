@@ -89,8 +89,6 @@ def _known(launch: Launch, keys: Iterable[str]) -> Known | str:
 
 def _command(launch: Launch, found: Known, where: str) -> Understanding:
     """The trainer, if the command names it; if it is only assumed, that is said."""
-    if not found.trainer:
-        return Understanding([], warnings=[f"{where}: {launch.program} is not known: {found.assumed}"])
     algorithm = "grpo" if found.trainer == "rloo" else found.trainer
     origin = Origin(where, launch.program)
     warnings: list[str] = []

@@ -8,6 +8,7 @@ from typing import Any
 from vramcast.catalog.frameworks import parse_framework
 from vramcast.errors import refuse
 from vramcast.readers import verl_rules as rules
+from vramcast.readers import verl_work as work
 from vramcast.readers.document import Document
 from vramcast.readers.shell_words import Word
 from vramcast.readers.verl_config import Config
@@ -87,8 +88,8 @@ def _understand(found: Overrides, name: str, environment: Mapping[str, Word], ad
     rules.algorithm(config)
     _table(config)
     for rule in (
-        rules.cluster, rules.lengths, rules.work, rules.precision, rules.layout, rules.optimizer, rules.attention,
-        rules.entropy, rules.old_logprobs, rules.engine, rules.adapters, rules.roles, rules.critic,
+        rules.cluster, work.lengths, work.work, rules.precision, rules.layout, rules.optimizer, rules.attention,
+        work.entropy, work.old_logprobs, rules.engine, rules.adapters, rules.roles, rules.critic,
     ):  # fmt: skip
         rule(config)
     _unknown(config)

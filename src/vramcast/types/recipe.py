@@ -67,7 +67,7 @@ class Recipe(Struct, frozen=True):
     engine_seqs_from_batch: bool = False
     """The engine's max_num_seqs is what one generation of the trainer needs."""
 
-    server_nccl: bool = False
+    server_nccl: bool = True
     """An engine on GPUs of its own gets its weights through a communicator that the trainer's first rank joins."""
 
     engine_len_from_job: bool = False

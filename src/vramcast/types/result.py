@@ -62,7 +62,10 @@ class EngineBytes(Struct, frozen=True, kw_only=True):
     pool_bytes: int
     kv_bytes: int
     kv_bytes_per_token: int
+    """of a token that every layer still sees: inside the windows"""
     kv_tokens: int
+    kv_least_bytes: int
+    """the pool that one sequence of the engine's length needs"""
     max_concurrency: int
     waves: int
     fraction_low: float | None

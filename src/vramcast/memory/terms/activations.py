@@ -134,7 +134,7 @@ def activations_block(seat: Seat) -> Size:
     """
     block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
     if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
-        return 2 * end.hidden + block.forward - block.casts
+        return end.front + end.hidden + block.forward - block.casts
     waits = tied_gradient(seat) if _tied_waits(seat) else 0
     match seat.instant:
         case "first block" if seat.state == "backward":
