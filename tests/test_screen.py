@@ -56,7 +56,7 @@ def crowded(answer: Forecast) -> Forecast:
     return structs.replace(
         answer,
         unread=[UnreadKey(f"some.key.{n}", f"file.sh:{n}") for n in range(100)],
-        ineffective=[Ineffective(f"path.{n}", n, "nothing uses it " * 5) for n in range(100)],
+        ineffective=[Ineffective(f"path.{n}", n, f"reason {n} " * 5) for n in range(100)],
         ignored=[Ignored(f"path.{n}", n, "a file", n + 1, "another file") for n in range(100)],
         warnings=[f"warning {n} " + "words " * 40 for n in range(100)] + ["x = y is not modelled yet: left out"],
     )
@@ -168,6 +168,13 @@ def test_what_is_cut_is_counted() -> None:
         everything = "\n".join(screen(answer, full=True))
         assert all(item.key in everything for item in answer.unread)
         assert all(f"{item.path} = " in everything for item in [*answer.ineffective, *answer.assumptions])
+
+
+def test_values_without_effect_stand_together_by_their_reason() -> None:
+    why = "the trainer's book-keeping"
+    answer = structs.replace(answer_of("fits"), ineffective=[Ineffective(f"trainer.key{n}", n, why) for n in range(3)])
+    assert f"  trainer.key0, trainer.key1, trainer.key2: {why}" in screen(answer)
+    assert f"  trainer.key1 = 1: {why}" in screen(answer, full=True)
 
 
 def test_what_was_not_understood_stands_before_what_was_assumed() -> None:

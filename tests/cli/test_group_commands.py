@@ -106,7 +106,7 @@ def test_the_peak_is_marked_once_in_the_timeline(name: str, flags: str) -> None:
 
 
 def test_the_window_of_a_colocated_engine() -> None:
-    assert "engine.fraction works from 0.16 to 0.78" in " ".join(printed("verl").stdout.split())
+    assert "engine.fraction works from 0.17 to 0.78" in " ".join(printed("verl").stdout.split())
     assert "engine.fraction" not in printed("lora").stdout
 
 

@@ -13,7 +13,7 @@ from vramcast.types.result import Assumption, Forecast, LeverResult, PhaseBytes,
 from vramcast.units import GIB, gib
 
 LINES = 40
-_TERMS, _LEVERS, _LONG_EDIT = 8, 3, 5
+_TERMS, _LEVERS = 8, 3
 _SMALL = 200
 """a term below one part in so many is part of the rest"""
 _NAME, _PHASE, _BAR_FROM = 26, 17, 64
@@ -30,13 +30,14 @@ framework has a line of its own."""
 
 
 class Block(NamedTuple):
-    """A part of the screen that can be made shorter: `at(n)` is the block in at most n lines, n >= least."""
+    """A part of the screen that can be made shorter: `at(n)` is the block in at most n lines, n >= last."""
 
     at: Callable[[int], list[str]]
     most: int
     least: int
-    keeps: int
-    """the block with the lowest is cut first"""
+    """lines that say enough"""
+    last: int
+    """lines when all blocks have been cut to what says enough, and it is too much still"""
 
 
 def first_screen(answer: Forecast, page: Page, *, levers: bool = True) -> str:
@@ -57,11 +58,12 @@ def first_screen(answer: Forecast, page: Page, *, levers: bool = True) -> str:
 def _fitted(blocks: list[Block]) -> list[list[str]]:
     """Every block in as many lines as there are for it, a blank line between two."""
     sizes = [block.most for block in blocks]
-    while sum(sizes) + len(blocks) - 1 > LINES:
-        shrinkable = [at for at, block in enumerate(blocks) if sizes[at] > block.least]
-        if not shrinkable:
-            break
-        sizes[min(shrinkable, key=lambda at: (blocks[at].keeps, -sizes[at]))] -= 1
+    for floor in ([block.least for block in blocks], [block.last for block in blocks]):
+        while sum(sizes) + len(blocks) - 1 > LINES:
+            loose = [at for at, size in enumerate(sizes) if size > floor[at]]
+            if not loose:
+                break
+            sizes[max(loose, key=lambda at: sizes[at] - floor[at])] -= 1
     return [block.at(size) for block, size in zip(blocks, sizes, strict=True)]
 
 
@@ -71,7 +73,7 @@ def _fixed(lines: Iterable[str]) -> Block:
     def at(size: int) -> list[str]:
         return found
 
-    return Block(at, len(found), len(found), 9)
+    return Block(at, len(found), len(found), len(found))
 
 
 def labelled(rows: Iterable[tuple[str, str]], width: int) -> Iterator[str]:
@@ -101,8 +103,12 @@ def _changes_the_answer(warning: str) -> bool:
 
 
 def _said(answer: Forecast, width: int) -> Block:
-    """Every section keeps its title; what is cut is counted."""
-    sections = [(title, lines) for title, lines in said_lines(answer) if lines]
+    """Every section keeps its title; what is cut is counted. Values without effect stand together by their reason."""
+    said = dict(said_lines(answer))
+    reasons = list(dict.fromkeys(item.why for item in answer.ineffective))
+    named = [(why, [item.path for item in answer.ineffective if item.why == why]) for why in reasons]
+    said["without effect"] = [f"{', '.join(paths)}: {why}" for why, paths in sorted(named, key=lambda one: len(one[1]))]
+    sections = [(title, lines) for title, lines in said.items() if lines]
 
     def at(size: int) -> list[str]:
         """One more line of each section in turn, as long as there is room."""
@@ -115,7 +121,7 @@ def _said(answer: Forecast, width: int) -> Block:
         return _sections(sections, shown, width)
 
     everything = _sections(sections, [len(lines) for _, lines in sections], width)
-    return Block(at, len(everything), len(sections), 2)
+    return Block(at, len(everything), min(len(everything), 2 * len(sections)), len(sections))
 
 
 def _sections(sections: list[tuple[str, list[str]]], shown: list[int], width: int) -> list[str]:
@@ -164,7 +170,7 @@ def _terms(phase: PhaseBytes, need: int) -> Block:
         return [*lines, f"  {'total':<{_NAME}}{need / GIB:>9,.2f}"]
 
     most = len(at(_TERMS + 3))
-    return Block(at, most, min(most, 5), 1)
+    return Block(at, most, min(most, 6), min(most, 5))
 
 
 def _phases(answer: Forecast, page: Page) -> Block:
@@ -189,7 +195,7 @@ def _phases(answer: Forecast, page: Page) -> Block:
             lines.append(f"  … and {len(worst) - len(kept)} more (--full)")
         return lines
 
-    return Block(at, len(worst) + 1, min(len(worst) + 1, 4), 1)
+    return Block(at, len(worst) + 1, min(len(worst) + 1, 5), min(len(worst) + 1, 4))
 
 
 def _worst(answer: Forecast) -> list[PhaseBytes]:
@@ -246,7 +252,7 @@ def _assumed(assumptions: list[Assumption], width: int) -> Block:
         return ["assumed, what moves the answer most first (sources: --full)", *lines]
 
     most = 1 + len(_flow(words, len(words), width)) if words else 0
-    return Block(at, most, min(most, 1), 0)
+    return Block(at, most, min(most, 3), min(most, 1))
 
 
 def _flow(words: list[str], count: int, width: int) -> list[str]:
@@ -260,9 +266,10 @@ def _pulled(answer: Forecast, width: int) -> Block:
     if not answer.levers:
         return _fixed(nothing_helps())
     if answer.verdict in ("tight", "does_not_fit"):
-        shown = [list(lever_lines([lever], width)) for lever in answer.levers[:_LEVERS]]
+        enough = [lever for lever in answer.levers if lever.verdict == "fits" or lever.gets_through > _yes(answer)]
+        shown = [list(lever_lines([lever], width)) for lever in (enough or answer.levers)[:_LEVERS]]
         sizes = [1 + sum(map(len, shown[: count + 1])) for count in range(len(shown))]
-        title = "to let it fit" if gets_through(answer.verdict, answer.peak) else "change first"
+        title = "to let it fit" if _yes(answer) else "change first"
 
         def at(size: int) -> list[str]:
             count = sum(each <= size for each in sizes)
@@ -270,11 +277,16 @@ def _pulled(answer: Forecast, width: int) -> Block:
                 return [f"{title}: `vramcast levers`"]
             return [f"{title} (all: `vramcast levers`)", *(line for lines in shown[:count] for line in lines)]
 
-        return Block(at, sizes[-1], sizes[0] if sizes[0] <= _LONG_EDIT else 1, 1)
+        return Block(at, sizes[-1], sizes[0], 1)
     best = answer.levers[0]
     line = f"lower it with {edits(best)}: {gib(best.peak_bytes)} ({best.price})"
     many = "1 edit lowers" if len(answer.levers) == 1 else f"{len(answer.levers)} edits lower"
-    return _fixed([line if len(line) <= width else f"{many} the peak: `vramcast levers`"])
+    short = len(line) <= width and best.price in ("free", "slower")
+    return _fixed([line if short else f"{many} the peak: `vramcast levers`"])
+
+
+def _yes(answer: Forecast) -> bool:
+    return gets_through(answer.verdict, answer.peak)
 
 
 def lever_lines(levers: Iterable[LeverResult], width: int) -> Iterator[str]:

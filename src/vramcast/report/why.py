@@ -15,7 +15,7 @@ _CAUSES = {
     "logits": "how many tokens of a batch are scored is not known",
     "cuda.context": "drivers differ, and the order in which kernels are loaded",
     "allocator.cached": "blocks that an earlier phase left may fit nothing here",
-    "allocator.fragmented": "cached blocks fit no later tensor; PyTorch gives them back before it fails",
+    "allocator.fragmented": "cached blocks that fit no later tensor",
     "nccl": "buffers of communication differ by topology and version",
     "engine.kv": "it gets what the engine's other parts leave of its share",
     "engine.activation": "the engine's dry run differs by version",
@@ -148,7 +148,7 @@ def _high_end(answer: Forecast) -> Iterator[str]:
         f"{gib(term.high_bytes)} there: {cause(term, phase)}"
     )
     if gets_through(answer.verdict, answer.peak):
-        yield "a yes, as it gets through without what is only cached" if not needed else "a yes, as it is near the card"
+        yield "a yes: near the card's size" if needed else "a yes: PyTorch gives them back before it fails"
 
 
 def cause(term: TermBytes, phase: PhaseBytes) -> str:
