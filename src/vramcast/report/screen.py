@@ -13,7 +13,7 @@ from vramcast.types.result import Assumption, Forecast, LeverResult, PhaseBytes,
 from vramcast.units import GIB, gib
 
 LINES = 40
-_TERMS, _LEVERS = 8, 3
+_TERMS, _LEVERS, _LONG_EDIT = 8, 3, 4
 _SMALL = 200
 """a term below one part in so many is part of the rest"""
 _NAME, _PHASE, _BAR_FROM = 26, 17, 64
@@ -58,12 +58,12 @@ def first_screen(answer: Forecast, page: Page, *, levers: bool = True) -> str:
 def _fitted(blocks: list[Block]) -> list[list[str]]:
     """Every block in as many lines as there are for it, a blank line between two."""
     sizes = [block.most for block in blocks]
-    for floor in ([block.least for block in blocks], [block.last for block in blocks]):
-        while sum(sizes) + len(blocks) - 1 > LINES:
-            loose = [at for at, size in enumerate(sizes) if size > floor[at]]
-            if not loose:
-                break
-            sizes[max(loose, key=lambda at: sizes[at] - floor[at])] -= 1
+    while sum(sizes) + len(blocks) - 1 > LINES:
+        loose = [at for at, size in enumerate(sizes) if size > blocks[at].least]
+        tight = [at for at, size in enumerate(sizes) if size > blocks[at].last]
+        if not tight:
+            break
+        sizes[max(loose, key=lambda at: sizes[at] - blocks[at].least) if loose else tight[-1]] -= 1
     return [block.at(size) for block, size in zip(blocks, sizes, strict=True)]
 
 
@@ -107,34 +107,48 @@ def _said(answer: Forecast, width: int) -> Block:
     said = dict(said_lines(answer))
     reasons = list(dict.fromkeys(item.why for item in answer.ineffective))
     named = [(why, [item.path for item in answer.ineffective if item.why == why]) for why in reasons]
-    said["without effect"] = [f"{', '.join(paths)}: {why}" for why, paths in sorted(named, key=lambda one: len(one[1]))]
-    sections = [(title, lines) for title, lines in said.items() if lines]
+    named.sort(key=lambda one: len(one[1]))
+    said["without effect"] = [f"{', '.join(paths)}: {why}" for why, paths in named]
+    counts = {title: [1] * len(lines) for title, lines in said.items()} | {
+        "without effect": [len(paths) for _, paths in named]
+    }
+    sections = [Section(title, lines, counts[title]) for title, lines in said.items() if lines]
 
     def at(size: int) -> list[str]:
         """One more line of each section in turn, as long as there is room."""
         shown = [0] * len(sections)
-        for turn in range(max(len(lines) for _, lines in sections)):
-            for index, (_, lines) in enumerate(sections):
+        for turn in range(max(len(section.lines) for section in sections)):
+            for index, section in enumerate(sections):
                 longer = [*shown[:index], turn + 1, *shown[index + 1 :]]
-                if turn < len(lines) and len(_sections(sections, longer, width)) <= size:
+                if turn < len(section.lines) and len(_sections(sections, longer, width)) <= size:
                     shown = longer
         return _sections(sections, shown, width)
 
-    everything = _sections(sections, [len(lines) for _, lines in sections], width)
-    return Block(at, len(everything), min(len(everything), 2 * len(sections)), len(sections))
+    everything = _sections(sections, [len(section.lines) for section in sections], width)
+    first = _sections(sections, [int(section.title in ("unread", "left out")) for section in sections], width)
+    return Block(at, len(everything), len(first), len(sections))
 
 
-def _sections(sections: list[tuple[str, list[str]]], shown: list[int], width: int) -> list[str]:
+class Section(NamedTuple):
+    """Lines under a title, and how many values each line stands for."""
+
+    title: str
+    lines: list[str]
+    counts: list[int]
+
+
+def _sections(sections: list[Section], shown: list[int], width: int) -> list[str]:
     """Keys that were not read stand side by side, sentences below each other."""
     found: list[str] = []
-    for (title, lines), count in zip(sections, shown, strict=True):
+    for section, count in zip(sections, shown, strict=True):
+        left = sum(section.counts[count:])
         if not count:
-            found.append(f"{title}: {len(lines):,} (--full)")
-        elif title == "unread":
-            found += [title, *_flow(lines, count, width)]
+            found.append(f"{section.title}: {left:,} (--full)")
+        elif section.title == "unread":
+            found += [section.title, *_flow(section.lines, count, width)]
         else:
-            found += [title, *(piece for line in lines[:count] for piece in wrapped(line, width))]
-            found += [_more(len(lines) - count)] if count < len(lines) else []
+            found += [section.title, *(piece for line in section.lines[:count] for piece in wrapped(line, width))]
+            found += [_more(left)] if left else []
     return found
 
 
@@ -277,7 +291,7 @@ def _pulled(answer: Forecast, width: int) -> Block:
                 return [f"{title}: `vramcast levers`"]
             return [f"{title} (all: `vramcast levers`)", *(line for lines in shown[:count] for line in lines)]
 
-        return Block(at, sizes[-1], sizes[0], 1)
+        return Block(at, sizes[-1], sizes[0], sizes[0] if sizes[0] <= _LONG_EDIT else 1)
     best = answer.levers[0]
     line = f"lower it with {edits(best)}: {gib(best.peak_bytes)} ({best.price})"
     many = "1 edit lowers" if len(answer.levers) == 1 else f"{len(answer.levers)} edits lower"
