@@ -16,6 +16,7 @@ from typing import NoReturn, TypeAlias
 from vramcast import __version__
 from vramcast.cli.ending import ended
 from vramcast.cli.output import coloured, print_json
+from vramcast.cli.questions import not_there_yet, questions
 from vramcast.cli.said import said
 from vramcast.cli.tracing import run_trace, trace_options, traced_by, traced_method
 from vramcast.cli.verdict import exit_of
@@ -48,12 +49,13 @@ class _Parser(argparse.ArgumentParser):
     """Wrong words on the command line are refused as all else that is wrong."""
 
     def error(self, message: str) -> NoReturn:
-        raise refuse(message, use=f"{self.prog} --help")
+        raise not_there_yet(message) or refuse(message, use=f"{self.prog} --help")
 
 
 @cache
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="vramcast", description="GPU memory of LLM post-training, before the run.")
+    parser = _Parser(prog="vramcast", description="GPU memory of LLM post-training, before the run.",
+                     epilog=questions(), formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     check = _verb(verbs, "check", _check, "will it fit, where does it peak, what holds it")
