@@ -10,7 +10,7 @@ from msgspec import Struct
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.models import decoder
 from vramcast.models.arch import Arch, Block
-from vramcast.models.fields import class_names, most, wrong_classes, wrong_count
+from vramcast.models.fields import class_names, most, wrong_count
 from vramcast.models.program import Dims
 from vramcast.models.types import family_of, unknown_type
 
@@ -118,20 +118,24 @@ def _flag(config: dict[str, Any], rule: bool | str) -> bool:
     return bool(config.get(rule, False)) if isinstance(rule, str) else rule
 
 
-def has_head(config: Mapping[str, Any], heads: tuple[str, ...] = (*HEADS, "ForConditionalGeneration")) -> bool:
-    """Whether the class generates; a config that names none is taken to."""
-    classes = class_names(config)
+_ANY_HEAD = (*HEADS, "ForConditionalGeneration")
+
+
+def has_head(config: Mapping[str, Any], source: str, heads: tuple[str, ...] = _ANY_HEAD) -> bool:
+    """Whether the class generates; a config that names none is taken to.
+
+    Raises:
+        Refused: the classes are no list of names.
+    """
+    classes = class_names(config, source)
     return not classes or any(name.endswith(heads) for name in classes)
 
 
 def check_head(config: dict[str, Any], source: str, heads: tuple[str, ...] = HEADS) -> None:
     """A class such as MistralModel has no head: it embeds text, and nothing here is about that."""
-    classes = class_names(config)
-    if classes is None:
-        raise wrong_classes(config, source)
-    if not has_head(config, heads):
+    if not has_head(config, source, heads):
         raise refuse(
-            f"{classes[0]} has no language-model head: what it does is not modelled yet",
+            f"{config['architectures'][0]} has no language-model head: what it does is not modelled yet",
             **{"from": source, "allowed": f"models of a class …{heads[0]}"},
         )
 

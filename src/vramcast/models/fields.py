@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from vramcast.errors import Mistakes, Refused, near, refuse
+from vramcast.errors import Mistakes, near, refuse
 from vramcast.num import Size
 
 REQUIRED = frozenset("hidden_size num_hidden_layers num_attention_heads intermediate_size vocab_size".split())
@@ -25,19 +25,19 @@ _MOST = 1 << 10
 _T = TypeVar("_T")
 
 
-def class_names(config: Mapping[str, Any]) -> list[str] | None:
-    """The classes that a config names; None where `architectures` is no list of names."""
+def class_names(config: Mapping[str, Any], source: str) -> list[str]:
+    """The classes that a config names.
+
+    Raises:
+        Refused: `architectures` is no list of names.
+    """
     named = config.get("architectures")
     if named is None:
         return []
-    if not isinstance(named, list):
-        return None
-    found = cast("list[Any]", named)
-    return found if all(isinstance(one, str) for one in found) else None
-
-
-def wrong_classes(config: Mapping[str, Any], source: str) -> Refused:
-    return refuse(f"architectures must be a list of names, not {config.get('architectures')!r}", **{"from": source})
+    found = cast("list[Any]", named) if isinstance(named, list) else []
+    if found is not named or not all(isinstance(one, str) for one in found):
+        raise refuse(f"architectures must be a list of names, not {named!r}", **{"from": source})
+    return found
 
 
 def most(name: str) -> int:

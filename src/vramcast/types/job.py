@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
-from vramcast.errors import Mistake, Mistakes, Refused, refuse
+from vramcast.errors import Mistake, Mistakes, Refused, bounded, refuse
 from vramcast.types.paths import PATHS, Value, find, read_value, write_value
 from vramcast.types.settings import Settings
 
@@ -37,6 +37,9 @@ class Unread(Struct, frozen=True):
 
     key: str
     where: str
+
+    def __post_init__(self) -> None:
+        structs.force_setattr(self, "key", bounded(self.key))
 
 
 class Idle(Struct, frozen=True):
