@@ -1,6 +1,7 @@
 """Group-relative policy optimisation: a policy generates groups of responses, is scored, and learns from them.
 
 All roles live on one group of GPUs. Rewards come from rules: they hold no GPU memory and have no phase here.
+Without an engine (`engine.kind=none`) responses come from elsewhere.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from vramcast.algorithms.table import LOAD, Algorithm, Instant, Modes, Phase, ge
 
 def _roles(modes: Modes) -> tuple[str, ...]:
     reference = ("reference",) if modes.reference == "copy" else ()
-    rollout = ("rollout",) if modes.engine not in ("none", "hf") else ()
+    rollout = ("rollout",) if modes.has_engine else ()
     return ("policy", *reference, *rollout)
 
 
 def _phases(modes: Modes) -> Iterator[Phase]:
     yield LOAD
-    if modes.engine in ("none", "hf"):
+    if modes.engine == "hf":
         yield generation("policy")
-    else:
+    elif modes.has_engine:
         yield Phase("engine.start", (Instant("profiled", {"rollout": "infer"}),), when=("first",))
         yield Phase("sync", (Instant("weights", {"rollout": "held"}),))
         yield Phase("generate", (Instant("rollout", {"rollout": "generate"}),))

@@ -227,10 +227,11 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace) -> int:
-    from vramcast.estimate import resolve
+    from vramcast.estimate import ineffective, resolve
     from vramcast.readers.native import write_job
     from vramcast.report.lists import show_job
     from vramcast.report.read import understood
+    from vramcast.report.text import value
 
     question = said(options)
     if options.job:
@@ -238,10 +239,13 @@ def _read(options: argparse.Namespace) -> int:
         print(write_job(question.job(), options.job), end="")
         return 0
     job = resolve(question)
+    without = ineffective(question, job)
     if options.json:
-        print_json(understood(job))
+        print_json(understood(job, without))
         return 0
     print(show_job(job))
+    for item in without:
+        print(f"without effect: {item.path} = {value(item.value)}: {item.why}", file=sys.stderr)
     for item in job.unread:
         print(f"unread: {item.key}  ({item.where})", file=sys.stderr)
     for warning in job.warnings:

@@ -12,11 +12,12 @@ from msgspec import Struct, structs
 from vramcast.catalog.frameworks import defaults, parse_framework, recipe
 from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
 from vramcast.catalog.models import ModelRow, model_config
-from vramcast.errors import Mistakes, Refused, refuse
-from vramcast.estimate.checks import check
+from vramcast.errors import Mistakes, refuse
+from vramcast.estimate.causes import absent
+from vramcast.estimate.checks import check, check_model, rests_on_said
 from vramcast.estimate.derive import derived
 from vramcast.estimate.measured import known_beside, what_was_measured
-from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, ineffective, not_modelled, without_effect
+from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, not_modelled
 from vramcast.estimate.packing import implied_facts
 from vramcast.estimate.packing_checks import check_packing
 from vramcast.models.arch import Arch
@@ -25,7 +26,7 @@ from vramcast.models.quant.quantisation import Quantisation
 from vramcast.types.job import Fact, Job, Origin, Understanding, settings_of
 from vramcast.types.paths import PATHS, Value, write_value
 from vramcast.types.recipe import Recipe
-from vramcast.types.result import Assumption, Ignored, Ineffective, UnreadKey
+from vramcast.types.result import Assumption, Ignored, UnreadKey
 from vramcast.types.settings import Settings
 
 QUANTISED = ("quantization_config", "compression_config")
@@ -50,7 +51,6 @@ class Resolved(Struct, frozen=True, kw_only=True):
     assumptions: list[Assumption]
     unread: list[UnreadKey]
     ignored: list[Ignored]
-    ineffective: list[Ineffective]
     warnings: list[str]
 
     def role(self, role: str) -> Settings:
@@ -77,21 +77,15 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         gpu = find_gpu(str(asked["gpu"].value)) if "gpu" in asked and asked["gpu"].value else None
     with mistakes.collect():
         model = _model(asked, programs) if "model" in asked else None
-    try:
-        framework = _framework(asked)
-    except Refused as refused:
-        raise Refused([*mistakes.found, *refused.mistakes]) from None
-    own = model.quantisation if model is not None else None
+    framework = _framework(asked, mistakes)
+    arch, own = (model.arch, model.quantisation) if model is not None else (None, None)
     implied = {fact.path: fact for fact in implied_facts(asked, own, model.where if model is not None else "")}
-    filled, warnings = _with_framework({**implied, **asked}, framework)
-    contradicted: set[str] = set()
-    if model is not None:
-        filled = derived(filled, model.arch, gpu)
-        contradicted = check(settings_of(_values(filled)), model.arch, filled, gpu, warnings, mistakes)
-        also = {**also, **known_beside(model.arch)}
-        contradicted |= check_packing(settings_of(_values(filled)), model.arch, own, filled, mistakes)
-    left = {path: fact for path, fact in filled.items() if path not in contradicted}
-    not_modelled(asked, left, warnings, mistakes, also)
+    warnings: list[str] = []
+    filled = {**implied, **asked}
+    if framework is not None:
+        filled = _with_framework(filled, framework, warnings)
+        filled = derived(filled, arch, gpu)
+    _check(asked, filled, model, gpu, warnings, mistakes, also, complete=framework is not None)
     mistakes.done()
     assert model is not None  # a job without a model was a mistake
     settings = settings_of(_values(filled))
@@ -109,7 +103,6 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         assumptions=_assumptions(asked, filled, settings),
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
-        ineffective=ineffective(asked, settings, own.label if own is not None else ""),
         warnings=[*said.warnings, *warnings, *what_was_measured(model.arch)],
     )
 
@@ -128,23 +121,57 @@ def _values(facts: Mapping[str, Fact]) -> dict[str, Value]:
     return {path: fact.value for path, fact in facts.items()}
 
 
-def _framework(asked: Mapping[str, Fact]) -> Fact:
+def _framework(asked: Mapping[str, Fact], mistakes: Mistakes) -> Fact | None:
+    """The framework that was said, or the one of the job's kind; None if there is no such framework or version."""
     if "framework" in asked and asked["framework"].value:
-        parse_framework(str(asked["framework"].value))
-        return asked["framework"]
+        before = len(mistakes.found)
+        with mistakes.collect():
+            parse_framework(str(asked["framework"].value))
+        return asked["framework"] if len(mistakes.found) == before else None
     algorithm = asked["algorithm"].value if "algorithm" in asked else "sft"
     name = "transformers" if algorithm in ("inference", "pretrain") else "trl"
     release = parse_framework(name)
     return Fact("framework", f"{release.name}=={release.version}", Origin("no config: the newest rows of its kind"))
 
 
-def _with_framework(asked: Mapping[str, Fact], framework: Fact) -> tuple[dict[str, Fact], list[str]]:
+def _with_framework(asked: Mapping[str, Fact], framework: Fact, warnings: list[str]) -> dict[str, Fact]:
     release = parse_framework(str(framework.value))
     filled = {**asked, "framework": framework}
     algorithm = asked["algorithm"].value if "algorithm" in asked else "sft"
     for fact in defaults(release.name, release.version, str(algorithm), _values(filled)):
         filled.setdefault(fact.path, fact)
-    return filled, [release.warning] if release.warning else []
+    warnings += [release.warning] if release.warning else []
+    return filled
+
+
+def _check(
+    asked: Mapping[str, Fact],
+    filled: Mapping[str, Fact],
+    model: _Model | None,
+    gpu: Gpu | None,
+    warnings: list[str],
+    mistakes: Mistakes,
+    also: Also,
+    *,
+    complete: bool,
+) -> None:
+    """Collect what does not go together, and what is not modelled of the rest.
+
+    Where the framework is not known (not `complete`) its defaults are not either: what does not go with one of them is
+    no mistake yet.
+    """
+    settings = settings_of(_values(filled))
+    found = Mistakes()
+    contradicted: set[str] = set()
+    if model is not None:
+        contradicted = check_model(settings, model.arch, filled, warnings, found)
+        also = {**also, **known_beside(model.arch)}
+    contradicted |= check(settings, filled, gpu, warnings, found)
+    if model is not None:
+        contradicted |= check_packing(settings, model.arch, model.quantisation, filled, found)
+    mistakes.found += [mistake for mistake in found.found if complete or rests_on_said(mistake)]
+    left = {path: fact for path, fact in filled.items() if path not in contradicted}
+    not_modelled(asked, left, settings, warnings, mistakes, also)
 
 
 class _Model(NamedTuple):
@@ -215,7 +242,7 @@ def _assumptions(asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings
             str(filled[path].origin) if path in filled else "vramcast default",
         )
         for path in shown
-        if path not in asked and path in used and values[path] is not None and not without_effect(path, settings)
+        if path not in asked and path in used and values[path] is not None and not absent(path, settings)
     ]
 
 

@@ -22,8 +22,8 @@ class Understood(Struct, frozen=True, kw_only=True):
     warnings: list[str]
 
 
-def understood(job: Resolved) -> Understood:
-    """The job as the readers and defaults made it."""
+def understood(job: Resolved, without: list[Ineffective]) -> Understood:
+    """The job as the readers and defaults made it; `without`: what was said and has no effect."""
     return Understood(
         schema=SCHEMA,
         job=job.job.to_file(),
@@ -31,6 +31,6 @@ def understood(job: Resolved) -> Understood:
         assumptions=job.assumptions,
         unread=job.unread,
         ignored=job.ignored,
-        ineffective=job.ineffective,
+        ineffective=without,
         warnings=job.warnings,
     )
