@@ -12,7 +12,7 @@ from tests.random_jobs import said
 from vramcast.estimate import edited, forecast, resolve
 from vramcast.levers import LEVERS, Pulled, helping, pull, pull_all
 from vramcast.report.text import show
-from vramcast.types.result import Forecast
+from vramcast.types.result import Forecast, LeverResult
 
 SFT: Values = {
     "framework": "trl==1.16.0", "algorithm": "sft", "model": "Qwen/Qwen2.5-7B", "gpu": "a100-sxm-80gb",
@@ -44,8 +44,8 @@ CASES = [
          {"env": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}}, "free"),
     Case("attention-kernel", {**SFT, "attention": "eager"}, {"attention": None}, {"attn_implementation": "sdpa"},
          "free"),
-    Case("engine-fraction", {**TRL, "engine.fraction": 0.9}, {"engine.fraction": 0.57},
-         {"vllm_gpu_memory_utilization": 0.57}, "free"),
+    Case("engine-fraction", {**TRL, "engine.fraction": 0.9}, {"engine.fraction": 0.54},
+         {"vllm_gpu_memory_utilization": 0.54}, "free"),
     Case("non-reentrant",
          {**SFT, "gpus": 4, "shard": "fsdp1", "tuning": "lora", "recompute.reentrant": True, "weights_dtype": "bf16"},
          {"recompute.reentrant": False}, {"gradient_checkpointing_kwargs": {"use_reentrant": False}}, "free"),
@@ -60,8 +60,9 @@ CASES = [
          {f"{V}actor.ppo_micro_batch_size_per_gpu": 16}, "slower"),
     Case("smaller-token-budget", {**VERL, "token_budget": 65536, "engine.fraction": 0.25}, {"token_budget": 32768},
          {f"{V}actor.use_dynamic_bsz": True, f"{V}actor.ppo_max_token_len_per_gpu": 32768}, "slower"),
+    # 32 is tight: entropy that is computed eagerly would not fit
     Case("smaller-scoring-batch", {**VERL, "logprob.micro_batch": 64, "engine.fraction": 0.25},
-         {"logprob.micro_batch": 32}, {f"{V}rollout.log_prob_micro_batch_size_per_gpu": 32}, "slower"),
+         {"logprob.micro_batch": 16}, {f"{V}rollout.log_prob_micro_batch_size_per_gpu": 16}, "slower"),
     Case("shard", {**TRL, "shard": "none"}, {"shard": "fsdp2"}, {}, "slower"),
     Case("engine-sleep", TRL, {"engine.sleep": "2"}, {"vllm_enable_sleep_mode": True}, "slower"),
     Case("engine", {**TRL, "engine.kind": "hf", "accumulation": 64}, {"engine.kind": "vllm", "engine.sleep": "2"},
@@ -76,8 +77,8 @@ CASES = [
          helps=False),
     Case("kv-dtype", VERL, {"engine.kv_dtype": "fp8"}, {}, "numerics", helps=False),
     Case("quantisation", {**SFT, "tuning": "lora"}, {"tuning": "qlora", "quant.kind": "nf4"},
-         {"use_peft": True, "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "numerics"),
-    Case("quantisation", INFERENCE, {"quant.kind": "nf4"}, {}, "numerics"),
+         {"use_peft": True, "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "quality"),
+    Case("quantisation", INFERENCE, {"quant.kind": "nf4"}, {}, "quality"),
     Case("double-quantisation", {**SFT, "tuning": "qlora"}, {"quant.double": True}, {"use_bnb_nested_quant": True},
          "numerics"),
     Case("no-reference", {**TRL, "reference.kind": "copy"}, {"reference.kind": "none"}, {"beta": 0.0}, "quality"),
@@ -248,11 +249,161 @@ def test_a_job_that_does_not_fit_is_offered_what_makes_it_fit_first() -> None:
 
 
 def test_the_share_is_moved_into_its_window() -> None:
-    """Below one sequence it is raised, above what is free it is lowered."""
+    """Below one sequence it is raised, above what is free it is lowered: to a value that fits with its whole range."""
     for fraction in (0.15, 0.9):
         job = {**TRL, "engine.fraction": fraction}
         answer, everything = asked(job)
         engine = answer.groups[0].engines[0]
         result = next(found for found in helping(everything, answer) if found.name == "engine-fraction")
         assert result.set == {"engine.fraction": engine.fraction_low if fraction < 0.5 else engine.fraction_high}
-        assert result.verdict != "does_not_fit"
+        assert result.verdict == "fits"
+
+
+def test_the_ends_of_the_window_are_its_ends() -> None:
+    """A hundredth beyond the high end the job is tight: the engine's parts may be larger than the point says."""
+    engine = forecast(said(TRL)).groups[0].engines[0]
+    assert engine.fraction_high is not None
+    ends = (engine.fraction_high, round(engine.fraction_high + 0.01, 2))
+    assert [forecast(said({**TRL, "engine.fraction": end})).verdict for end in ends] == ["fits", "tight"]
+
+
+def test_a_tight_job_is_offered_a_smaller_share() -> None:
+    """The point fits with this share; the engine's range is what does not."""
+    engine = forecast(said(TRL)).groups[0].engines[0]
+    assert engine.fraction_high is not None
+    answer, everything = asked({**TRL, "engine.fraction": round(engine.fraction_high + 0.02, 2)})
+    assert answer.verdict == "tight"
+    assert answer.peak.margin_bytes is not None
+    assert answer.peak.margin_bytes > 0
+    best = helping(everything, answer)[0]
+    assert (best.name, best.price, best.verdict) == ("engine-fraction", "free", "fits")
+
+
+# --- in which order ---------------------------------------------------------------------------------------------------
+
+PRICES = ("free", "slower", "numerics", "quality")
+FULL_FP32: Values = {**SFT, "weights_dtype": "fp32", "autocast": True, "micro_batch": 8, "seq_len": 1024}
+
+
+def test_a_full_fine_tuning_is_not_told_to_be_another_one_first() -> None:
+    """bf16 weights fit, and so do 8-bit states: neither LoRA nor QLoRA comes before them."""
+    answer, everything = asked(FULL_FP32)
+    assert answer.verdict == "does_not_fit"
+    names = [lever.name for lever in helping(everything, answer) if lever.verdict == "fits"]
+    assert names[:4] == ["bf16-weights", "8-bit-optimizer", "lora", "quantisation"]
+
+
+def test_a_packed_base_costs_as_much_as_adapters() -> None:
+    prices = {lever.name: lever.price for lever in LEVERS}
+    assert prices["quantisation"] == prices["lora"] == "quality"
+    names = [lever.name for lever in LEVERS]
+    assert names.index("lora") < names.index("quantisation")
+
+
+@pytest.mark.parametrize("job", [*VARIED, FULL_FP32])
+def test_what_makes_it_fit_is_first_and_then_the_price(job: Values) -> None:
+    answer, everything = asked(job)
+    levers = helping(everything, answer)
+    stuck = answer.verdict != "fits"
+    ranks = [["fits", "tight", "does_not_fit"].index(str(lever.verdict)) if stuck else 0 for lever in levers]
+    assert ranks == sorted(ranks)
+    for rank in set(ranks):
+        same = [lever for lever, its in zip(levers, ranks, strict=True) if its == rank]
+        large = [lever for lever in same if (stuck and lever.verdict == "fits")
+                 or lever.saves_bytes * 100 >= answer.peak.bytes]  # fmt: skip
+        prices = [PRICES.index(lever.price) for lever in large]
+        assert prices == sorted(prices)
+        assert same[: len(large)] == large  # what saves next to nothing is last
+
+
+def test_the_listed_order_is_the_order_of_prices() -> None:
+    prices = [PRICES.index(lever.price) for lever in LEVERS]
+    assert prices == sorted(prices)
+
+
+@pytest.mark.parametrize(
+    ("lever", "job", "path"),
+    [
+        ("smaller-micro-batch", {**SFT, "micro_batch": 48, "loss": "full", "tuning": "lora"}, "micro_batch"),
+        ("smaller-micro-batch", {**SFT, "micro_batch": 45, "loss": "full", "tuning": "lora"}, "micro_batch"),
+        ("smaller-micro-batch", {**INFERENCE, "micro_batch": 128}, "micro_batch"),
+        ("shorter-sequences", {**SFT, "micro_batch": 1, "seq_len": 65536, "loss": "full", "tuning": "lora"}, "seq_len"),
+    ],
+)
+def test_a_lever_is_pulled_until_the_job_fits_and_not_further(lever: str, job: Values, path: str) -> None:
+    """The largest step that fits; the one before it does not."""
+    answer, _ = asked(job)
+    assert answer.verdict in ("tight", "does_not_fit")
+    result = pulled(job, lever).result
+    assert result is not None
+    assert result.verdict == "fits"
+    size = result.set[path]
+    assert isinstance(size, int)
+    whole = int(job[path])
+    assert whole % size == 0
+    if path == "micro_batch" and "accumulation" in result.set:
+        assert size * int(str(result.set["accumulation"])) == whole
+    larger = min(part for part in range(size + 1, whole + 1) if whole % part == 0 and part % size == 0)
+    more = {**job, path: larger, **({"accumulation": whole // larger} if "accumulation" in result.set else {})}
+    assert forecast(said(more)).verdict != "fits"
+
+
+def test_a_batch_with_a_large_prime_factor_is_still_cut() -> None:
+    """A prime of 61 bits, not searched for divisors."""
+    job = {**SFT, "micro_batch": (1 << 61) - 1}
+    edit = next(lever for lever in LEVERS if lever.name == "smaller-micro-batch").edit
+    answer, _ = asked(SFT)
+    assert edit(resolve(said(job)), answer) == [{"micro_batch": 1, "accumulation": (1 << 61) - 1}]
+
+
+def _pairs_of(job: Values) -> tuple[Forecast, list[LeverResult]]:
+    answer, everything = asked(job)
+    return answer, helping(everything, answer)
+
+
+def test_two_levers_where_none_alone_is_enough() -> None:
+    """7.6B in fp32 without recompute on 44 GiB: adapters alone leave the activations, recompute alone the states."""
+    job = {**FULL_FP32, "gpu": "l40s-48gb", "recompute": "none"}
+    answer, levers = _pairs_of(job)
+    pairs = [lever for lever in levers if "+" in lever.name]
+    assert [pair.name for pair in pairs] == ["recompute + lora", "recompute + quantisation"]
+    assert levers[: len(pairs)] == pairs
+    for pair in pairs:
+        fresh = forecast(said({**job, **pair.set}))
+        assert (fresh.peak.bytes, fresh.verdict) == (pair.peak_bytes, "fits")
+        assert pair.saves_bytes == answer.peak.bytes - fresh.peak.bytes
+        assert pair.price == "quality"  # the dearer of the two
+        assert pair.native.keys() > {"gradient_checkpointing", "use_peft"}
+
+
+def test_a_pair_is_not_dearer_than_one_lever_that_is_enough() -> None:
+    """With recompute, adapters alone fit."""
+    _, levers = _pairs_of({**FULL_FP32, "gpu": "l40s-48gb"})
+    assert [lever.name for lever in levers if lever.verdict == "fits"] == ["lora", "quantisation"]
+
+
+def test_a_cheaper_pair_comes_before_one_dear_lever() -> None:
+    """Shorter sequences alone are enough, and so is what costs time only."""
+    job = {**SFT, "gpus": 4, "micro_batch": 8, "seq_len": 2048, "loss": "full", "recompute": "none"}
+    _, levers = _pairs_of(job)
+    assert [(lever.name, lever.price) for lever in levers if lever.verdict == "fits"] == [
+        ("recompute + smaller-micro-batch", "slower"),
+        ("recompute + shard", "slower"),
+        ("shorter-sequences", "quality"),
+    ]
+
+
+@pytest.mark.parametrize("job", VARIED)
+def test_the_search_is_bounded(job: Values, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All levers and their pairs ask the model at most 80 times."""
+    asked_for = 0
+
+    def counted(*words: Any, **options: Any) -> Forecast:
+        nonlocal asked_for
+        asked_for += 1
+        return forecast(*words, **options)
+
+    answer, _ = asked(job)
+    monkeypatch.setattr("vramcast.levers.forecast", counted)
+    pull_all(said(job), answer)
+    assert asked_for <= 80

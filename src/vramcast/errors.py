@@ -6,8 +6,18 @@ VramcastError
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+import re
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from typing import TypeAlias
+
+Text: TypeAlias = "str | Callable[[], str]"
+"""a line of context; a function where it costs something and may never be shown"""
+SHOWN, LINES = 20, 100
+"""how many mistakes, and lines of context of one, are printed"""
+_WORD, _TEXT = 200, 1500
+"""characters of one word and of one line"""
+_LONG_WORD = re.compile(rf"\S{{{_WORD + 1},}}")
 
 
 class VramcastError(Exception):
@@ -17,14 +27,22 @@ class VramcastError(Exception):
 class Mistake:
     """One wrong thing: a one-line fact and labelled lines of context (its origin, what is allowed, what to do)."""
 
-    def __init__(self, fact: str, /, **context: str) -> None:
-        self.fact = fact
-        self.context = context
+    def __init__(self, fact: str, /, **context: Text) -> None:
+        self.fact = bounded(fact)
+        self.said: dict[str, Text] = context
+
+    @property
+    def context(self) -> dict[str, str]:
+        """Label → text, of what has one."""
+        texts = {label: text if isinstance(text, str) else text() for label, text in self.said.items()}
+        return {bounded(label): bounded(text) for label, text in texts.items() if text}
 
     def __str__(self) -> str:
-        context = {label: text for label, text in self.context.items() if text}
-        width = max(map(len, context), default=0)
-        lines = [f"  {label:<{width}}  {text}" for label, text in context.items()]
+        context = list(self.context.items())
+        width = max((len(label) for label, _ in context[:LINES]), default=0)
+        lines = [f"  {label:<{width}}  {text}" for label, text in context[:LINES]]
+        if len(context) > LINES:
+            lines.append(f"  and {len(context) - LINES:,} more")
         return "\n".join([f"error: {self.fact}", *lines])
 
 
@@ -33,10 +51,16 @@ class Refused(VramcastError):
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = list(mistakes)
-        super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
+        super().__init__(self.mistakes)
+
+    def __str__(self) -> str:
+        shown = [str(mistake) for mistake in self.mistakes[:SHOWN]]
+        if more := len(self.mistakes) - len(shown):
+            shown.append(f"error: and {more:,} more")
+        return "\n".join(shown)
 
 
-def refuse(fact: str, /, **context: str) -> Refused:
+def refuse(fact: str, /, **context: Text) -> Refused:
     """A refusal with a single mistake, to be raised."""
     return Refused([Mistake(fact, **context)])
 
@@ -47,7 +71,7 @@ class Mistakes:
     def __init__(self, found: Iterable[Mistake] = ()) -> None:
         self.found = list(found)
 
-    def add(self, fact: str, /, **context: str) -> None:
+    def add(self, fact: str, /, **context: Text) -> None:
         self.found.append(Mistake(fact, **context))
 
     @contextmanager
@@ -61,6 +85,22 @@ class Mistakes:
     def done(self) -> None:
         if self.found:
             raise Refused(self.found)
+
+
+def bounded(text: str) -> str:
+    """A line that can be shown, whatever a user put into it: long words and lines lose their middle, and characters
+    that move the cursor, or that no output can encode, are written as escapes."""
+    if len(text) > _WORD:
+        text = _LONG_WORD.sub(lambda word: _ends(word[0], _WORD), text)
+        text = _ends(text, _TEXT) if len(text) > _TEXT else text
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _ends(text: str, limit: int) -> str:
+    """The beginning and the end of a text, `limit` characters without what says how long it is."""
+    return f"{text[: limit * 3 // 4]}...({len(text):,} characters)...{text[len(text) - limit // 4 :]}"
 
 
 def near(name: str, names: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal, InvalidOperation
+from math import isqrt
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 PPM = 1_000_000
@@ -11,6 +12,8 @@ LARGEST = (1 << 63) - 1
 """The largest size: an int64 of the array reading holds it."""
 
 _BYTES = {"b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_DIGITS = 40
+"""characters of a number: more are no quantity, and cost"""
 _QUANTITY = re.compile(r"\s*([+-]?\d[\d_]*(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -23,6 +26,8 @@ def parse_count(text: str) -> int:
     match = _QUANTITY.fullmatch(text)
     if not match or match[2].lower() not in ("", "k", "m"):
         raise ValueError(f"{text!r} is not a whole number such as 4096 or 4k")
+    if len(match[1]) > _DIGITS:
+        raise ValueError("too large")
     value = Decimal(match[1].replace("_", "")) * {"": 1, "k": KIB, "m": MIB}[match[2].lower()]
     if value != int(value):
         raise ValueError(f"{text!r} is not a whole number")
@@ -38,10 +43,18 @@ def parse_bytes(text: str) -> int:
     match = _QUANTITY.fullmatch(text)
     if not match or match[2].lower() not in _BYTES:
         raise ValueError(f"{text!r} needs a unit: 80GiB, 24GB, 512MiB")
+    if len(match[1]) > _DIGITS:
+        raise ValueError("too large")
     value = Decimal(match[1].replace("_", "")) * _BYTES[match[2].lower()]
     if value != int(value):
         raise ValueError(f"{text!r} is not a whole number of bytes")
     return int(value)
+
+
+def divisors(number: int) -> list[int]:
+    """Every number that divides `number`, the smallest first."""
+    small = [one for one in range(1, isqrt(number) + 1) if number % one == 0]
+    return [*small, *(number // one for one in reversed(small) if one * one != number)]
 
 
 def show_bytes(value: int) -> str:

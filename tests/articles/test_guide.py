@@ -14,6 +14,7 @@ from vramcast.articles.guide.settle import on_gpus, settled, smallest
 from vramcast.cli import _parser, main
 from vramcast.cli import said as said_by_flags
 from vramcast.estimate import forecast
+from vramcast.types.result import gets_through
 
 FILE = Path(__file__).parents[2] / "docs" / "articles.md"
 TEXT = FILE.read_text(encoding="utf-8")
@@ -81,10 +82,11 @@ def test_fewer_cards_than_the_smallest_do_not_fit() -> None:
     job = {**GRPO, "tuning": "full", "reference.kind": "copy", "group": "8", "prompt_len": "1024",
            "response_len": "3072", "engine.max_len": "4096"}  # fmt: skip
     chosen, answer = smallest(job, responses=8)
-    assert answer.verdict == "fits"
+    assert gets_through(answer.verdict, answer.peak)
     fewer = int(chosen["gpus"]) // 2
     assert fewer >= 1
-    assert exact(settled(on_gpus(job, fewer, 1, 8))).verdict != "fits"
+    less = exact(settled(on_gpus(job, fewer, 1, 8)))
+    assert not gets_through(less.verdict, less.peak)
 
 
 def test_supervised_training_needs_no_engine() -> None:

@@ -14,6 +14,7 @@ from tests.jobs import phases, terms
 
 from vramcast.estimate import forecast
 from vramcast.types.job import Fact, Origin, Understanding, check_value
+from vramcast.types.result import Peak, gets_through
 
 GIB = 1 << 30
 SFT = {"algorithm": "sft", "framework": "trl==1.16", "weights_dtype": "bf16", "micro_batch": 8, "seq_len": 2048}
@@ -102,7 +103,8 @@ def test_plain_data_parallelism_does_not_fit_and_shares_do() -> None:
     assert held["reference", "weights"] == 2 * PARAMS
     assert copies["peak"]["capacity_bytes"] < 12 * PARAMS
     assert shares["peak"]["bytes"] < copies["peak"]["bytes"]
-    assert shares["verdict"] == "fits"
+    assert shares["verdict"] == "tight"  # blocks that stay reserved
+    assert gets_through("tight", msgspec.convert(shares["peak"], Peak))
 
 
 def test_what_stays_while_the_engine_sleeps() -> None:

@@ -47,8 +47,8 @@ def test_a_model_is_exact_wrong_or_refused(tmp_path: Path) -> None:
     found = run(f"bench {file}")
     assert found.exit == 1
     assert found.stdout.splitlines() == [
-        "quantity                     readings   exact    median     worst  skipped",
-        "  params                            4       1   0.037 %   0.074 %        2  ✗",
+        "quantity                     readings   exact    median     worst  in range  skipped",
+        "  params                            4       1   0.037 %   0.074 %         –        2  ✗",
         "farthest off",
         "  wrong: params 1,352, measured 1,353 (-0.074 %)",
         "skipped",

@@ -17,7 +17,7 @@ def test_it_imports(script: str) -> None:
 
 @pytest.mark.trace
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("script", ["trace.py", "trace_accuracy.py"])
+@pytest.mark.parametrize("script", ["trace.py", "trace_accuracy.py", "formula_beside_trace.py"])
 def test_it_imports_beside_torch(script: str) -> None:
     pytest.importorskip("trl")
     assert "main" in runpy.run_path(str(BENCH / script))

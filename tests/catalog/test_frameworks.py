@@ -159,7 +159,10 @@ def test_transformers():
 
 def test_recipe_of_trl():
     """Under mixed precision FSDP keeps what trains in fp32; TRL's own head works in tiles since 1.15."""
-    fused = Recipe(outputs_fp32=True, upcasts_trainable=True, tile_tokens=4096, tile_vocab=32768, device_map=True)
+    fused = Recipe(
+        outputs_fp32=True, upcasts_trainable=True, fused_head="tiles", tile_tokens=4096, tile_vocab=32768,
+        device_map=True,
+    )  # fmt: skip
     assert recipe("trl", "1.16.0", {"algorithm": "sft", "autocast": True}) == fused
     assert recipe("trl", "1.14.0", {"autocast": False}) == Recipe(device_map=True)
     sharded = {"autocast": True, "gpus": 8}
@@ -167,12 +170,34 @@ def test_recipe_of_trl():
     assert recipe("trl", "1.14.0", {**sharded, "shard": "fsdp1"}) == Recipe(outputs_fp32=True, upcasts_trainable=True)
 
 
+@pytest.mark.parametrize(
+    ("version", "scores", "entropy"),
+    [("0.14.0", "rows", ""), ("0.15.2", "plain", ""), ("0.19.1", "divided", ""), ("0.22.2", "divided", "sequence"),
+     ("0.29.0", "divided", "rows"), ("1.9.2", "in_place", "rows"), ("1.13.0", "divided", "rows"),
+     ("1.14.0", "kernel", "")],
+)  # fmt: skip
+def test_grpo_scores_tokens_by_version(version: str, scores: str, entropy: str):
+    found = recipe("trl", version, {"algorithm": "grpo"})
+    assert (found.scores, found.entropy, found.accuracy) == (scores, entropy, "")
+
+
+@pytest.mark.parametrize(
+    ("version", "accuracy", "entropy"),
+    [("0.14.0", "", ""), ("0.21.0", "copy", ""), ("0.22.0", "copy", "sequence"), ("1.5.1", "copy", "rows"),
+     ("1.6.0", "view", "rows"), ("1.14.0", "view", "")],
+)  # fmt: skip
+def test_sft_measures_logits_by_version(version: str, accuracy: str, entropy: str):
+    found = recipe("trl", version, {"algorithm": "sft"})
+    assert (found.accuracy, found.entropy, found.scores) == (accuracy, entropy, "")
+
+
 def test_recipe_of_grpo_with_trl():
     """With vLLM, log-probabilities are recomputed since 0.23 and the engine runs what one step needs."""
     with_engine = {"algorithm": "grpo", "autocast": True, "engine.kind": "vllm"}
     assert recipe("trl", "1.16.0", with_engine) == Recipe(
-        outputs_fp32=True, upcasts_trainable=True, tile_tokens=4096, tile_vocab=32768, old_logprobs=True,
-        engine_seqs_from_batch=True, device_map=True,
+        outputs_fp32=True, upcasts_trainable=True, fused_head="tiles", tile_tokens=4096, tile_vocab=32768,
+        old_logprobs=True, engine_seqs_from_batch=True, device_map=True, scores="kernel",
+        reference_unfrozen=True,
     )  # fmt: skip
     assert not recipe("trl", "0.22.0", with_engine).old_logprobs
     assert recipe("trl", "0.23.0", with_engine).old_logprobs
@@ -182,8 +207,8 @@ def test_recipe_of_grpo_with_trl():
 def test_recipe_of_verl():
     given = {"algorithm": "grpo", "autocast": True, "engine.kind": "vllm", "shard": "fsdp1"}
     assert recipe("verl", "0.9.1", given) == Recipe(
-        cross_entropy="flash", score_entropy=True, scores_prompt=True, old_logprobs=True, syncs_gradients=True,
-        reduce_fp32=True, engine_len_from_job=True,
+        cross_entropy="flash", fsdp_alone=True, fused_head="chunks", tile_tokens=512, scores_prompt=True,
+        old_logprobs=True, syncs_gradients=True, reduce_fp32=True, engine_len_from_job=True,
     )  # fmt: skip
 
 

@@ -68,6 +68,8 @@ ANSWERS: Mapping[str, str] = {
     "sft": "check examples/trl_sft.yaml --gpu a100-sxm-80gb",
     "lora": "check --model meta-llama/Llama-3.1-8B --set algorithm=sft --set tuning=lora --gpu rtx-4090",
     "inference": f"check {_QWEN} --set algorithm=inference --set seq_len=4096 --set micro_batch=16",
+    "sft_full": "check examples/trl_sft.yaml --gpu a100-sxm-80gb --full",
+    "full_fine_tuning": f"check {_SFT}",
     "sft_markdown": "check examples/trl_sft.yaml --gpu a100-sxm-80gb --markdown",
     "explain_logits": "explain examples/trl_sft.yaml --gpu a100-sxm-80gb --term logits",
     "manual_logits": "explain --term logits",

@@ -29,8 +29,8 @@ TERM = {
     "source",
 }  # fmt: skip
 ENGINE = {
-    "role", "pool_bytes", "kv_bytes", "kv_bytes_per_token", "kv_tokens", "max_concurrency", "waves", "fraction_low",
-    "fraction_high",
+    "role", "pool_bytes", "kv_bytes", "kv_bytes_per_token", "kv_tokens", "kv_least_bytes", "max_concurrency", "waves",
+    "fraction_low", "fraction_high",
 }  # fmt: skip
 NODE = {"name", "phase", "host_bytes", "host_pinned_bytes", "host_capacity_bytes", "terms"}
 ASSUMPTION = {"path", "value", "origin"}
@@ -103,14 +103,32 @@ def test_without_a_card_there_is_a_need_and_no_verdict() -> None:
     assert {card["gpu"] for card in found["cards"] if card["verdict"] == "does_not_fit"} >= {"t4-16gb"}
 
 
-@pytest.mark.parametrize("what", ["gpus", "models", "terms", "algorithms", "frameworks", "paths"])
+LISTS = ["gpus", "models", "terms", "levers", "optimizers", "dtypes", "overheads", "algorithms", "frameworks", "paths"]
+
+
+@pytest.mark.parametrize("what", LISTS)
 def test_a_list_is_the_same_in_text_and_json(what: str) -> None:
+    """The text has a line, or more where a cell is long, for every row; names are never cut."""
     text, rows = answer(f"list {what}").stdout.splitlines(), json.loads(answer(f"list {what} --json").stdout)
-    assert len(text) == 1 + len(rows)
     first = next(iter(rows[0]))
-    assert [line.split("  ")[0].strip() for line in text] == [first, *(row[first] for row in rows)]
-    assert text[0].split()[: len(rows[0])] == list(rows[0])[: len(text[0].split())]
+    table = text[: text.index("")] if "" in text else text
+    names = [line.split("  ")[0].strip() for line in table if not line.startswith(" ")]
+    assert names == [first, *(row[first] for row in rows)]
     assert all(len(row) == len(rows[0]) for row in rows)
+
+
+@pytest.mark.parametrize("what", LISTS)
+def test_a_list_fits_a_page(what: str) -> None:
+    """100 columns; what is cut, sources, ends with a mark."""
+    text, rows = answer(f"list {what}").stdout.splitlines(), json.loads(answer(f"list {what} --json").stdout)
+    assert [line for line in text if len(line) > 100] == []
+    if what in ("gpus", "models"):
+        return  # the figures of cards have letters for marks; sources of models are cut
+    words = " ".join(text).split()
+    for row in rows:
+        for name, cell in row.items():
+            if name != "source" and isinstance(cell, str):
+                assert all(word in words for word in cell.split() if len(word) < 12), (name, cell)
 
 
 def test_list_schema_names_the_verbs_with_json() -> None:

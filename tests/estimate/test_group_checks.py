@@ -68,7 +68,7 @@ MISTAKES = {
         "  allowed     1, 2, 4, 8",
     ),
     "a share nobody knows": (  # between 0.16 and 0.18 TRL let vLLM choose
-        f"{GRPO} --set framework=trl==0.16.0",
+        f"{GRPO} --set framework=trl==0.16.0 --set engine.process=trainer",
         "error: engine.fraction is not known\n  help  --set engine.fraction=0.5",
     ),
     "a reference that is not modelled": (
@@ -82,12 +82,6 @@ MISTAKES = {
         "error: engine.kind = sglang is not modelled yet\n"
         "  from      --set\n"
         "  modelled  none, hf, vllm",
-    ),
-    "an engine elsewhere": (
-        f"{GRPO} --set engine.process=server",
-        "error: engine.process = server is not modelled yet\n"
-        "  from      --set\n"
-        "  modelled  trainer, own",
     ),
     "inference on several GPUs": (
         "check --model Qwen/Qwen2.5-7B --set algorithm=inference --gpus 4",
@@ -174,8 +168,9 @@ def test_a_script_without_a_training_command(script: Path) -> None:
     assert (found.exit, found.stdout) == (2, "")
     assert found.stderr.rstrip() == (
         "error: run.sh has no training command\n"
-        "  looked for  python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo, accelerate launch, torchrun or "
-        "deepspeed with a script\n"
+        "  it starts   nvidia-smi\n"
+        "  looked for  python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo|rloo, accelerate launch, "
+        "torchrun or deepspeed with a script\n"
         "  help        nothing is executed"
     )
 

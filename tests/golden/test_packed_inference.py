@@ -14,8 +14,10 @@ from tests.golden.qwen import BIASES, EMBEDDING, FFN, HIDDEN, KV, LAYERS, NORMS,
 from tests.group_jobs import TRL, ask, terms_of
 from tests.random_jobs import said
 
+from vramcast.bench.serving import served
 from vramcast.catalog.models import model_config
 from vramcast.estimate import forecast
+from vramcast.memory.loaded import loaded_bytes
 from vramcast.types.result import PhaseBytes
 
 JOB: dict[str, Any] = {
@@ -174,7 +176,9 @@ def test_fp8_in_the_engine(ranks: int) -> None:
     answer = ask({**TRL, "engine.tp": ranks, "engine.quant": "fp8"})
     (found,) = {terms_of(phase).get("engine.weights", 0) for phase in answer.groups[0].phases} - {0}
     plain = 2 * EMBEDDING // ranks + LAYERS * (BIASES // ranks + NORMS) + HIDDEN + 131_072 * 128
-    assert found == 2 * plain + LAYERS * (PACKED // ranks + 7 * 4)
+    held = served({"model": TRL["model"], "engine.kind": "vllm", "quant.kind": "fp8", "engine.tp": ranks})
+    assert sum(held.tensors()) == 2 * plain + LAYERS * (PACKED // ranks + 7 * 4)
+    assert found == loaded_bytes(held)
 
 
 def test_the_trainer_keeps_16_bits_beside_it() -> None:

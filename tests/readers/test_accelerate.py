@@ -53,8 +53,8 @@ def test_sample(sample: str):
          {"shard": "fsdp1", "wrap": "none", "recompute": "full"}),
         ("machine_rank: 0\nnum_processes: 2\ndeepspeed_config: {gradient_accumulation_steps: auto}",
          {"gpus": 2, "shard": "zero2"}),
-        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 0, offload_optimizer_device: nvme}",
-         {"shard": "none", "offload.optimizer": "nvme"}),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 1, offload_optimizer_device: nvme}",
+         {"shard": "zero1", "offload.optimizer": "nvme"}),
     ],
 )  # fmt: skip
 def test_rules(text: str, values: dict[str, Any]):
@@ -86,6 +86,13 @@ def test_what_accelerate_assumes_is_said():
         ("distributed_type: MULTI_GPU\nnum_processes: 0",
          "error: gpus: must be >= 1, not 0\n  from     stdin:2  num_processes\n"
          "  allowed  a whole number such as 4096 or 4k"),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 0}",
+         "error: deepspeed_config.zero_stage = 0 is not modelled yet\n  from  stdin:2\n"
+         "  why   DeepSpeed without ZeRO has master weights of its own\n"
+         "  help  leave the key out to price the job without it"),
+        ("distributed_type: FSDP\nfp8_config: {backend: TE}",
+         "error: fp8_config = {'backend': 'TE'} is not modelled yet\n  from  stdin:2\n  why   training in FP8\n"
+         "  help  leave the key out to price the job without it"),
         ("distributed_type: FSDP\nfsdp_config: 7", "error: fsdp_config: 7 is not a mapping\n  from  stdin:2"),
     ],
 )  # fmt: skip
@@ -98,10 +105,16 @@ def test_mistakes(text: str, error: str):
 def test_what_only_the_user_knows():
     hybrid = read("distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD")
     assert [missing.path for missing in hybrid.missing] == ["shard_size"]
-    elsewhere = read("distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: z3.json")
-    assert [(missing.path, missing.where) for missing in elsewhere.missing] == [
-        ("shard", "stdin:3  deepspeed_config.deepspeed_config_file is a file that is not read yet")
-    ]
+
+
+def test_a_deepspeed_file_is_read(tmp_path: Path):
+    (tmp_path / "z3.json").write_text('{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}')
+    (tmp_path / "a.yaml").write_text("distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: z3.json")
+    facts = read_config(str(tmp_path / "a.yaml")).winners()
+    assert {path: (facts[path].value, facts[path].origin.where) for path in ("shard", "offload.weights")} == {
+        "shard": ("zero3", "z3.json"),
+        "offload.weights": ("cpu", "z3.json"),
+    }
 
 
 def test_weights_stay_below_stage_3():
@@ -111,11 +124,10 @@ def test_weights_stay_below_stage_3():
 
 def test_unread_keys():
     understood = read(
-        "distributed_type: FSDP\nfp8_config: {backend: TE}\nfsdp_config:\n  fsdp_forward_prefetch: true\n"
+        "distributed_type: FSDP\nmachine_rank: 0\nfsdp_config:\n  fsdp_forward_prefetch: true\n"
         "  fsdp_state_dict_type: FULL_STATE_DICT\n  fsdp_use_orig_params: true\n  fsdp_colour: red\ndynamo_config: {}\n"
     )
     assert [(unread.key, unread.where) for unread in understood.unread] == [
-        ("fp8_config", "stdin:2"),
         ("fsdp_config.fsdp_forward_prefetch", "stdin:4"),
         ("fsdp_config.fsdp_state_dict_type", "stdin:5"),
         ("fsdp_config.fsdp_colour", "stdin:7"),

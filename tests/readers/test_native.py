@@ -32,7 +32,7 @@ texts = st.text(min_size=1, max_size=12).filter(
 
 def values(path: JobPath) -> st.SearchStrategy[Any]:
     by_kind: dict[str, st.SearchStrategy[Any]] = {
-        "count": st.integers(1, 10**9),
+        "count": st.integers(1, 10**6),
         "bytes": st.integers(0, 2**45),
         "fraction": st.floats(0, 1, exclude_min=True, exclude_max=True, allow_subnormal=False),
         "number": st.floats(1, 1e9),

@@ -14,23 +14,20 @@ ASKED = "--model Qwen/Qwen2.5-7B --gpu h100-sxm-80gb"
 
 NOT_YET: dict[str, set[str]] = {
     "accelerate/deepspeed.yaml": {"shard = zero3"},
-    "accelerate/fsdp1_number.yaml": {"reshard = false", "wrap = size"},
+    "accelerate/fsdp1_number.yaml": {"wrap = size"},
     "accelerate/hybrid.yaml": {"replicas = 2"},
     "accelerate/nowrap.yaml": {"offload.gradients = cpu"},
-    "accelerate/parallel.yaml": {"reshard = false", "replicas = 2"},
+    "accelerate/parallel.yaml": {"replicas = 2"},
     "trl/dpo.yaml": {"algorithm = dpo", "reference.kind = precomputed"},
-    "trl/grpo_server.yaml": {"engine.process = server"},
     "trl/lora.yaml": {"lora.save_modules = ['lm_head', 'embed_tokens']"},
-    "verl/continued.sh": {
-        "algorithm = ppo", "critic.kind = model", "critic.micro_batch = 8", "critic.offload.optimizer = cpu"
-    },
-    "verl/dynamic.sh": {"algorithm = ppo", "ulysses = 4", "critic.kind = model", "critic.token_budget = 32768"},
+    "verl/continued.sh": {"algorithm = ppo"},
+    "verl/dynamic.sh": {"algorithm = ppo", "ulysses = 4"},
     "verl/megatron.sh": {"verl's Megatron backend"},
-    "verl/offload.sh": {"algorithm = ppo", "critic.kind = model", "critic.shard = fsdp2"},
-    "verl/old_keys.sh": {"algorithm = ppo", "critic.kind = model", "critic.offload.weights = cpu"},
-    "verl/signs.sh": {"algorithm = ppo", "critic.kind = model"},
+    "verl/offload.sh": {"algorithm = ppo"},
+    "verl/old_keys.sh": {"algorithm = ppo"},
+    "verl/signs.sh": {"algorithm = ppo"},
 }  # fmt: skip
-UNFINISHED = {"trl/nulls.yaml": "error: seq_len is not known"}
+UNFINISHED = {"trl/nulls.yaml": ["error: shard is not known", "error: seq_len is not known"]}
 """Samples that leave out what only the user can say, on purpose."""
 _FILES = sorted(file for file in SAMPLES.glob("*/*") if file.name != "expected.toml")
 NAMES = [f"{file.parent.name}/{file.name}" for file in _FILES]
@@ -42,7 +39,7 @@ def test_a_sample_is_answered_or_not_modelled_yet(name: str, verb: str) -> None:
     found = run(f"{verb} {SAMPLES / name} {ASKED}")
     facts = [line for line in found.stderr.splitlines() if line.startswith("error: ")]
     if name in UNFINISHED:
-        assert (found.exit, facts) == (2, [UNFINISHED[name]])
+        assert (found.exit, facts) == (2, UNFINISHED[name])
     elif name in NOT_YET:
         assert found.exit == 2
         assert set(facts) == {f"error: {what} is not modelled yet" for what in NOT_YET[name]}

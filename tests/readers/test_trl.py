@@ -10,7 +10,7 @@ import pytest
 from vramcast.catalog.frameworks import defaults, parse_framework
 from vramcast.errors import Refused
 from vramcast.readers import read_config
-from vramcast.readers.trl_keys import KEYS, NO_EFFECT, NOT_MODELLED, OLD, RULED
+from vramcast.readers.trl_keys import CHOOSES, KEYS, NO_EFFECT, OLD, RULED, UNREAD
 from vramcast.types.job import Understanding
 from vramcast.types.paths import find
 
@@ -64,10 +64,13 @@ def test_origins_have_file_line_and_key():
     assert str(facts["seq_len"].origin) == "sft_env.yaml:7  max_length"
     assert str(facts["gpus"].origin) == "sft_env.yaml:3  env.CUDA_VISIBLE_DEVICES"
     assert "assumed: the newest TRL" in str(facts["framework"].origin)
-    assert str(facts["algorithm"].origin) == "sft_env.yaml: no key of another trainer"
+    assert str(facts["algorithm"].origin) == "sft_env.yaml:8: key packing of SFTConfig"
     grpo = read_config(str(SAMPLES / "grpo_server.yaml"))
     assert str(grpo.winners()["algorithm"].origin) == "grpo_server.yaml:1: key use_vllm of GRPOConfig"
-    assert grpo.unread[0].where == "grpo_server.yaml:5"
+    assert [(idle.key, idle.where) for idle in grpo.idle] == [
+        ("steps_per_generation", "grpo_server.yaml:5"),
+        ("num_iterations", "grpo_server.yaml:6"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +130,7 @@ def test_trainer_is_told_by_the_keys(text: str, algorithm: str):
          {"fused_kernels": "liger", "offload.activations": "cpu"}),
         ("per_device_eval_batch_size: 4", {}),
         ("per_device_eval_batch_size: 4\neval_strategy: no", {}),
-        ("per_device_eval_batch_size: 4\neval_strategy: steps", {"eval.micro_batch": 4}),
+        ("per_device_eval_batch_size: 4\neval_strategy: steps", {}),
         ("ddp_bucket_cap_mb: 25", {"buckets": 25 * 2**20}),
         ("env: {CUDA_VISIBLE_DEVICES: 3, PYTORCH_CUDA_ALLOC_CONF: x}", {"gpus": 1, "allocator": "x"}),
         ("env: {CUDA_VISIBLE_DEVICES: ''}", {}),
@@ -146,8 +149,8 @@ def test_keys(text: str, facts: dict[str, Any]):
 @pytest.mark.parametrize(
     ("text", "error", "where"),
     [
-        ("dtype: int4", "dtype: 'int4' is not modelled; known: ", "stdin:2"),
-        ("dtype: [a]", "dtype: ['a'] is not modelled", "stdin:2"),
+        ("dtype: int4", "dtype: 'int4' is none of TRL's values: auto, bfloat16", "stdin:2"),
+        ("dtype: [a]", "dtype: ['a'] is none of TRL's values", "stdin:2"),
         (
             "optim: adamw_torch_fussed",
             "optim: 'adamw_torch_fussed' is not modelled; known: adamw_torch_fused",
@@ -185,43 +188,114 @@ def test_all_wrong_values_at_once():
 
 
 def test_unknown_and_unmodelled_keys_are_reported_with_their_lines():
-    understood = read("max_length: 64", "max_lenght: 32", "fsdp: full_shard", "fsdp_config: {}", "deepspeed: null",
-                      "neftune_noise_alpha: 5", "gradient_checkpointing_kwargs: {determinism_check: none}")  # fmt: skip
-    assert [(unread.key, unread.where) for unread in understood.unread] == [
+    understood = read("max_length: 64", "max_lenght: 32", "neftune_noise_alpha: 5",
+                      "gradient_checkpointing_kwargs: {determinism_check: none}")  # fmt: skip
+    assert {(unread.key, unread.where) for unread in understood.unread} == {
         ("max_lenght", "stdin:2"),
-        ("fsdp", "stdin:3"),
-        ("neftune_noise_alpha", "stdin:6"),
-        ("gradient_checkpointing_kwargs.determinism_check", "stdin:7"),
-    ]
+        ("neftune_noise_alpha", "stdin:3"),
+        ("gradient_checkpointing_kwargs.determinism_check", "stdin:4"),
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "warning"),
     [
         ("dtype: auto", "stdin:2: dtype means the checkpoint's dtype, which is taken to be bf16"),
-        ("max_seq_length: 64", "stdin:2: max_seq_length is the name of max_length up to trl 0.19"),
-        ("torch_dtype: bfloat16", "stdin:2: torch_dtype is the name of dtype up to trl 0.22"),
+        ("max_seq_length: 64", "stdin: max_seq_length was read up to trl 0.19; priced as trl 0.19.0, --set framework="),
+        ("torch_dtype: bfloat16", "stdin: torch_dtype was read up to trl 0.26; priced as trl 0.26.0, "),
+        (
+            "max_seq_length: 64\nloss_type: nll",
+            "stdin: max_seq_length was read up to trl 0.19, and loss_type is read since 0.23: no version reads both; "
+            "priced as trl 1.16.0, ",
+        ),
+        (
+            "eval_strategy: steps\nper_device_eval_batch_size: 4",
+            "stdin:3: per_device_eval_batch_size asks for evaluation, which is left out: 4 sequences at once, not more "
+            "than training's 8",
+        ),
+        (
+            "eval_strategy: epoch\nper_device_train_batch_size: 1",
+            "stdin:2: eval_strategy asks for evaluation, which is left out: 8 sequences at once, more than",
+        ),
+        ("auto_find_batch_size: true", "stdin:2: auto_find_batch_size makes the micro-batch smaller"),
         ("load_in_4bit: true", "stdin:2: load_in_4bit without use_peft"),
     ],
 )
 def test_warnings(text: str, warning: str):
-    warnings = read("model_name_or_path: m", text).warnings
+    warnings = [told for told in read("model_name_or_path: m", text).warnings if "no key tells the trainer" not in told]
     assert len(warnings) == 1
     assert warnings[0].startswith(warning)
 
 
-def test_an_old_name_beside_the_new_one_stays_unread():
+@pytest.mark.parametrize(
+    ("name", "text", "algorithm", "told"),
+    [
+        ("a.yaml", "", "sft", "a.yaml: no key tells the trainer: priced as sft, TRL's plainest trainer; --set"),
+        ("reward_config.yaml", "", "reward", "priced as reward, as its name says; --set algorithm=... names another"),
+        ("reward_config.yaml", "packing: true\n", "sft", ""),
+        ("rloo.yaml", "reward_funcs: [a.b]\n", "grpo", ""),
+    ],
+)
+def test_a_trainer_that_no_key_tells_is_a_stated_assumption(
+    tmp_path: Path, name: str, text: str, algorithm: str, told: str
+):
+    (tmp_path / name).write_text(f"model_name_or_path: m\n{text}")
+    understood = read_config(str(tmp_path / name))
+    assert understood.job().values["algorithm"] == algorithm
+    assert [told in warning for warning in understood.warnings] == [True] * bool(told)
+
+
+@pytest.mark.parametrize(
+    ("keys", "version"),
+    [
+        ("dtype: bfloat16", "1.16.0"),
+        ("torch_dtype: bfloat16", "0.26.0"),
+        ("torch_dtype: bfloat16\nmax_seq_length: 8", "0.19.0"),
+        ("max_prompt_length: 8\nuse_vllm: true", "0.27.0"),
+        ("max_prompt_length: 8\nbeta: 0.1", "0.28.0"),
+        ("use_vllm: true\nvllm_device: cuda:7", "0.15.0"),
+        ("vllm_device: auto\nvllm_mode: server", "1.16.0"),
+    ],
+)
+def test_keys_that_came_or_went_decide_the_version(keys: str, version: str):
+    assert read("model_name_or_path: m", keys).job().values["framework"] == f"trl=={version}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "facts"),
+    [
+        ("use_vllm: true\nvllm_device: cuda:7\nvllm_dtype: float16",
+         {"engine.kind": "vllm", "engine.process": "server", "engine.dtype": "fp16"}),
+        ("num_generations: 4\nsteps_per_generation: 2\ngradient_accumulation_steps: 2",
+         {"group": 4, "accumulation": 2}),
+        ("model_max_length: 512", {"seq_len": 512}),
+    ],
+)  # fmt: skip
+def test_keys_of_older_versions_and_of_generation(keys: str, facts: dict[str, Any]):
+    assert said(keys) == facts
+
+
+def test_more_steps_than_are_learned_ask_for_the_prompts():
+    understood = read("num_generations: 4", "steps_per_generation: 8", "per_device_train_batch_size: 2")
+    assert [(item.path, item.where) for item in understood.missing] == [
+        ("prompts_per_step", "stdin:2  steps_per_generation generates 2 × 8 responses a GPU at once: this × GPUs / "
+         "num_generations are the prompts")
+    ]  # fmt: skip
+
+
+def test_an_old_name_beside_the_new_one_has_no_effect():
     understood = read("max_length: 64", "max_seq_length: 32")
     assert understood.job().values["seq_len"] == 64
-    assert [unread.key for unread in understood.unread] == ["max_seq_length"]
+    assert [(idle.key, idle.value, idle.why) for idle in understood.idle] == [
+        ("max_seq_length", 32, "max_length counts")
+    ]
 
 
 def test_a_key_is_in_one_table_only():
-    tables = [set(KEYS), set(RULED), set(NOT_MODELLED), set(NO_EFFECT)]
+    tables = [set(KEYS), set(RULED), set(CHOOSES), set(UNREAD), set(NO_EFFECT), set(OLD)]
     for index, table in enumerate(tables):
         for other in tables[index + 1 :]:
             assert not table & other
-    assert set(OLD) & set().union(*tables) == {"max_prompt_length"}
 
 
 def test_no_length_limit_asks_for_the_length():

@@ -26,7 +26,6 @@ EDITS: dict[str, list[Any]] = {
     "lora.save_modules": [["lm_head"]],
     "lora.dora": [True],
     "micro_batch": [2],
-    "eval.micro_batch": [2],
     "accumulation": [4],
     "seq_len": [4096],
     "prompt_len": [512],
@@ -61,9 +60,7 @@ def test_every_native_path_is_tried_below():
 def test_an_edit_in_native_keys_is_read_back(path: str, value: Any):
     keys = native_keys("trl==1.16.0", {path: value})
     assert keys
-    extra = {"eval_strategy": "steps"} if path == "eval.micro_batch" else {}
-    if path == "quant.double":
-        extra = {"use_peft": True, "load_in_4bit": True}
+    extra = {"use_peft": True, "load_in_4bit": True} if path == "quant.double" else {}
     text = "\n".join(f"{key}: {json.dumps(native)}" for key, native in {"learning_rate": 1, **keys, **extra}.items())
     assert read_config("-", io.StringIO(text)).job().values[path] == value
 

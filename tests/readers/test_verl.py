@@ -9,11 +9,14 @@ import pytest
 
 from vramcast.catalog.frameworks import defaults, framework, parse_framework
 from vramcast.errors import Refused
+from vramcast.estimate import resolve
 from vramcast.readers import native_keys, read_config
-from vramcast.readers.verl_keys import CRITIC, DEFAULTS, KEYS, NOT_MODELLED, OLD, RULED, known_key
+from vramcast.readers.verl_defaults import RELEASES, default, has_key
+from vramcast.readers.verl_keys import CRITIC, KEYS, OLD, RULED
+from vramcast.readers.verl_limits import REFUSED
 from vramcast.readers.verl_native import NATIVE
 from vramcast.readers.verl_overrides import parse_value
-from vramcast.types.job import Understanding
+from vramcast.types.job import Origin, Understanding, check_value
 from vramcast.types.paths import find
 
 HERE = Path(__file__).parent
@@ -22,6 +25,7 @@ NAMES: dict[str, str] = tomllib.loads((HERE / "names.toml").read_text())["names"
 EXPECTED: dict[str, dict[str, Any]] = tomllib.loads((SAMPLES / "expected.toml").read_text())
 NOT_YET = {"megatron.sh"}
 A, R, M = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.model."
+F = "actor_rollout_ref.ref."
 COMMAND = "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
 
 
@@ -105,13 +109,21 @@ def test_values(text: str, value: Any):
         (["data.max_response_length=2048"], {"response_len": 2048, "seq_len": 2560}),
         (["trainer.nnodes=4"], {"gpus": 32}),
         (["trainer.nnodes=2", "trainer.n_gpus_per_node=4"], {"gpus_per_node": 4, "gpus": 8}),
-        ([f"{A}fsdp_config.fsdp_size=-1"], {}),
-        (["trainer.nnodes=2", f"{A}fsdp_config.fsdp_size=8"], {"gpus": 16, "shard_size": 8, "replicas": 2}),
-        ([f"{A}fsdp_config.offload_policy=True"],
-         {"offload.weights": "cpu", "offload.gradients": "cpu", "offload.optimizer": "cpu"}),
-        ([f"{A}fsdp_config.dtype=float16"], {"compute_dtype": "fp16"}),
+        ([f"{A}fsdp_config.fsdp_size=-1"], {"shard_size": None}),
+        (["trainer.nnodes=2", f"{A}fsdp_config.fsdp_size=8"],
+         {"gpus": 16, "shard_size": 8, "reference.shard_size": 16}),
+        (["trainer.nnodes=2", f"{A}fsdp_config.fsdp_size=8", f"{F}fsdp_config.fsdp_size=4"],
+         {"gpus": 16, "shard_size": 8, "reference.shard_size": 4}),
+        ([f"{A}fsdp_config.fsdp_size=16"], {"shard_size": None}),
+        ([f"{A}fsdp_config.offload_policy=True", f"{A}strategy=fsdp2", f"{A}fsdp_config.param_offload=False"],
+         {"shard": "fsdp2", "offload.weights": "cpu", "offload.gradients": "cpu", "offload.optimizer": "cpu"}),
+        ([f"{A}fsdp_config.offload_policy=True"], {}),
+        ([f"{A}fsdp_config.dtype=float16"], {}),
+        ([f"{A}fsdp_config.dtype=float16", "critic.model.fsdp_config.dtype=bfloat16"], {"compute_dtype": "fp16"}),
         ([f"{A}fsdp_config.dtype=float16", f"+{A}fsdp_config.mixed_precision.param_dtype=bf16"],
          {"compute_dtype": "bf16"}),
+        ([f"{A}fsdp_config.ulysses_sequence_parallel_size=2"], {"ulysses": 2}),
+        ([f"{A}fsdp_config.ulysses_sequence_parallel_size=2", f"{A}ulysses_sequence_parallel_size=4"], {"ulysses": 4}),
         ([f"{A}fsdp_config.wrap_policy.min_num_params=1000"], {"wrap": "size"}),
         ([f"{A}ppo_micro_batch_size_per_gpu=4"], {"micro_batch": 4}),
         ([f"{A}use_dynamic_bsz=True"],
@@ -124,7 +136,16 @@ def test_values(text: str, value: Any):
         ([f"{A}entropy_coeff=0.001"], {"entropy": "grad"}),
         ([f"{A}entropy_coeff=0"], {"entropy": "none"}),
         ([f"{A}entropy_coeff=0", f"{A}calculate_entropy=True"], {"entropy": "grad"}),
-        ([f"{A}calculate_entropy=True", f"{A}entropy_from_logits_with_chunking=True"], {"entropy": "chunked"}),
+        ([f"{A}calculate_entropy=True", f"{A}entropy_from_logits_with_chunking=True"],
+         {"entropy": "chunked", "logprob.entropy": "chunked"}),
+        ([f"{A}entropy_from_logits_with_chunking=True", f"{A}entropy_from_logits_chunk_size=512"],
+         {"logprob.entropy": "chunked", "logprob.chunk": 512}),
+        ([f"{A}use_torch_compile=False"], {}),
+        ([f"{A}fsdp_config.use_torch_compile=False"], {"logprob.entropy": "eager"}),
+        ([f"{A}use_torch_compile=False", "critic.model.fsdp_config.param_offload=True"], {"logprob.entropy": "eager"}),
+        ([f"{M}use_remove_padding=False", f"{A}fsdp_config.use_torch_compile=False"], {"padding": "max"}),
+        (["algorithm.rollout_correction.bypass_mode=True"], {"logprob.source": "engine"}),
+        (["algorithm.rollout_correction.bypass_mode=False"], {"logprob.source": "trainer"}),
         ([f"{A}use_kl_loss=False"], {"reference.kind": "none"}),
         (["algorithm.use_kl_in_reward=True"], {"reference.kind": "copy"}),
         (["algorithm.use_kl_in_reward=True", f"{M}lora_rank=8"],
@@ -137,6 +158,18 @@ def test_values(text: str, value: Any):
         ([f"{R}free_cache_engine=true"], {"engine.sleep": "2"}),
         ([f"{M}use_fused_kernels=True", f"{M}use_liger=True"], {"loss": "fused", "fused_kernels": "liger"}),
         ([f"{M}use_remove_padding=False"], {"padding": "max"}),
+        ([f"{M}use_remove_padding=16"], {"padding": "free"}),
+        ([f"{M}use_remove_padding=0"], {"padding": "max"}),
+        ([f"{M}enable_gradient_checkpointing=null"], {"recompute": "none"}),
+        ([f"{A}fsdp_config.model_dtype=null", f"{F}fsdp_config.model_dtype=null"],
+         {"weights_dtype": "fp32", "reference.weights_dtype": "bf16"}),
+        ([f"+{M}override_config.attn_implementation=null"], {"attention": None}),
+        ([f"{A}fsdp_config.wrap_policy.disable=True"], {"wrap": "none"}),
+        ([f"+{R}engine_kwargs.vllm.kv_cache_dtype=fp8"], {"engine.kv_dtype": "fp8"}),
+        ([f"+{A}optim.override_optimizer_config.fused=True"], {"optimizer.impl": "fused"}),
+        ([f"+{A}optim.override_optimizer_config.foreach=False", f"{A}optim.optimizer=AdamW"],
+         {"optimizer": "adamw", "optimizer.impl": "loop"}),
+        ([f"{M}lora.rank=8"], {}),
         ([f"{A}optim.optimizer_impl=bitsandbytes.optim", f"{A}optim.optimizer=AdamW8bit"], {"optimizer": "adamw_8bit"}),
         ([f"{A}optim.optimizer=SGD"], {"optimizer": "sgd", "optimizer.impl": "foreach"}),
         ([f"{R}checkpoint_engine.update_weights_bucket_megabytes=4096"], {"engine.sync_bucket_bytes": 4 << 30}),
@@ -170,9 +203,10 @@ def test_gae_is_the_default_and_trains_a_critic():
 
 
 def test_keys_of_a_critic_that_is_not_there():
-    understood = read(COMMAND + "critic.fsdp.param_offload=True")
-    assert understood.warnings == [
-        "stdin:1: critic.fsdp.param_offload and other keys of the critic have no effect: there is none"
+    understood = read(COMMAND + "critic.fsdp.param_offload=True critic.optim.lr=1 critic.fsdp.fsdp_size=-1")
+    assert [(idle.key, idle.value, idle.where, idle.why) for idle in understood.idle] == [
+        ("critic.fsdp.param_offload", True, "stdin:1", "there is no critic"),
+        ("critic.optim.lr", 1, "stdin:1", "there is no critic"),
     ]
     assert "critic.offload.weights" not in understood.winners()
 
@@ -297,12 +331,12 @@ def test_what_a_list_computes_is_asked_for(tmp_path: Path):
     [
         ("run.sh", "#!/bin/bash\nls\n",
          "error: run.sh has no training command\n"
-         "  looked for  python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo, accelerate launch, torchrun or "
-         "deepspeed with a script\n"
+         "  looked for  python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo|rloo, accelerate launch, "
+         "torchrun or deepspeed with a script\n"
          "  help        nothing is executed"),
         ("run.sh", "ls\ndeepspeed --module openrlhf.cli.train_dpo --x 1",
          "error: run.sh:2 starts OpenRLHF, which is not read yet\n"
-         "  read  python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo, accelerate launch, torchrun or "
+         "  read  python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo|rloo, accelerate launch, torchrun or "
          "deepspeed with a script"),
         ("run.py", "x = 1", "error: run.py has no list of overrides key=value, and no training command in a list\n"
          "  help  nothing is executed: paste the list of arguments, or the script that is run"),
@@ -328,18 +362,35 @@ def test_a_command_that_is_not_read_does_not_hide_one_that_is():
     assert understood.warnings == ["stdin:1: this training command is not read"]
 
 
-def test_another_tree_of_defaults_is_said():
-    assert read(COMMAND + "--config-name my_trainer").warnings == [
-        "stdin:1: the defaults of my_trainer are not read: those of ppo_trainer are assumed"
-    ]
-    assert read(COMMAND + "--config-name=ppo_trainer.yaml -cp dir").warnings == []
+@pytest.mark.parametrize(
+    ("override", "error"),
+    [
+        ("--config-name my_trainer", "error: the defaults of my_trainer are not known"),
+        ("actor@actor_rollout_ref.actor=lite_actor",
+         "error: actor@actor_rollout_ref.actor = lite_actor: the keys that this choice sets are not known"),
+        ("+model@x=lite", "error: model@x = lite: the keys that this choice sets are not known"),
+        ("actor@actor_rollout_ref.actor=megatron_actor", "error: verl's Megatron backend is not modelled yet"),
+        (f"{A}megatron.tensor_model_parallel_size=4", "error: verl's Megatron backend is not modelled yet"),
+    ],
+)  # fmt: skip
+def test_another_tree_of_defaults_is_refused(override: str, error: str):
+    with pytest.raises(Refused) as refused:
+        read(COMMAND + override)
+    assert str(refused.value).splitlines()[0] == error
+
+
+def test_verls_own_trees_are_known():
+    for tree in ("--config-name=ppo_trainer.yaml -cp dir", "actor@actor_rollout_ref.actor=dp_actor model_engine=dp"):
+        understood = read(COMMAND + tree)
+        assert (understood.warnings, understood.unread, understood.idle) == ([], [], [])
 
 
 def test_tables_do_not_overlap():
-    tables = [set(table) for table in (KEYS, CRITIC, OLD, NOT_MODELLED)]
+    tables = [set(table) for table in (KEYS, CRITIC, OLD, REFUSED)]
     assert sum(map(len, tables)) == len(set().union(*tables))
     assert set(KEYS) & set(RULED) == {"trainer.n_gpus_per_node"}
-    assert all(known_key(new) for new, _ in OLD.values())
+    assert not {*KEYS, *RULED, *CRITIC} & set(REFUSED)
+    assert all(new in (*KEYS, *RULED, *CRITIC, *REFUSED) or new == "critic.fsdp.fsdp_size" for new in OLD.values())
 
 
 def test_every_path_of_the_tables_exists():
@@ -348,13 +399,14 @@ def test_every_path_of_the_tables_exists():
         find(path)
 
 
-def test_the_defaults_of_rules_are_those_of_the_catalogue():
-    rows = {row.path: row.value for row in framework("verl").defaults if not row.until and not row.when}
-    for key, value in DEFAULTS.items():
-        if key in KEYS:
-            assert rows[KEYS[key][0]] == value
-    assert rows["seq_len"] == DEFAULTS["data.max_prompt_length"] + DEFAULTS["data.max_response_length"]
-    assert rows["gpus"] == DEFAULTS["trainer.n_gpus_per_node"] * DEFAULTS["trainer.nnodes"]
+@pytest.mark.parametrize("version", RELEASES)
+def test_the_defaults_of_the_catalogue_are_verls(version: str):
+    """Rows that one key decides by itself, in every release that was read."""
+    rows = {fact.path: fact.value for fact in defaults("verl", version, "grpo", {})}
+    for key, (path, convert) in KEYS.items():
+        value = default(key, version)
+        if path in rows and has_key(key, version) and value not in (None, "???") and path != "model":
+            assert check_value(path, convert(value), Origin("")) == rows[path], key
 
 
 def test_defaults_by_version():
@@ -366,6 +418,8 @@ def test_defaults_by_version():
     assert [at(version, "engine.process") for version in ("0.6.0", "0.9.1")] == ["trainer", "own"]
     assert [at(version, "reference.weights_dtype") for version in ("0.5.0", "0.9.1")] == ["bf16", "fp32"]
     assert [at(version, "engine.sync_bucket_bytes") for version in ("0.6.0", "0.9.1")] == [512 << 20, 2 << 30]
+    assert [at(version, "engine.max_seqs") for version in ("0.8.0", "0.9.0")] == [1024, 256]
+    assert [at(version, "entropy") for version in ("0.3.0", "0.4.0")] == ["grad", "none"]
 
 
 EDITS: dict[str, list[Any]] = {
@@ -412,3 +466,64 @@ def test_the_example_is_read_whole():
         "engine.tp": 2, "reference.kind": "copy", "reference.offload.weights": "cpu", "reward.kind": "rules",
     }  # fmt: skip
     assert {path: values[path] for path in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("override", "does"),
+    [
+        ("actor_rollout_ref.hybrid_engine=False", "puts the engine on GPUs of its own"),
+        ("+rollout.n_gpus_per_node=2", "puts the engine on GPUs of its own"),
+        (f"{R}nnodes=1", "puts the engine on GPUs of its own"),
+        (f"{M}lora_adapter_path=adapters", "loads adapters whose rank and layers stand in other files"),
+        ("distillation.enabled=True", "adds a teacher"),
+        ("trainer.device=npu", "runs on a device that is no CUDA GPU"),
+        ("trainer.v1.trainer_mode=separate_async", "generates and trains at the same time"),
+        (f"{A}use_prefix_grouper=True", "computes the prompt of a group once"),
+        (f"{A}fsdp_config.mixed_precision.reduce_dtype=bf16", "reduces gradients in another dtype than fp32"),
+        (f"{F}ulysses_sequence_parallel_size=2", "cuts the reference's sequences another way than the actor's"),
+        (f"{F}strategy=fsdp2", "runs the reference under another sharding than the actor"),
+        (f"{F}model.path=org/other", "makes the reference another model"),
+        (f"+{M}override_config.num_hidden_layers=4", "makes another model than its config.json"),
+        (f"+{M}override_config.attention_dropout=0.1", "keeps a mask for every dropout"),
+        (f"{M}use_fused_kernels=True {M}fused_kernel_options.impl_backend=triton",
+         "makes the fused head with Triton's kernels"),
+        (f"{A}entropy_coeff=0.1 {A}entropy_checkpointing=True", "computes the entropy again in backward"),
+        (f"{R}prompt_length=100", "differs from data.max_prompt_length: it is not known which of them counts"),
+    ],
+)  # fmt: skip
+def test_a_key_that_makes_another_job_is_refused(override: str, does: str):
+    with pytest.raises(Refused) as refused:
+        read(COMMAND + override)
+    key, _, value = override.split()[-1].lstrip("+").partition("=")
+    assert str(refused.value) == f"error: {key} = {value} is not modelled yet: it {does}\n  from  stdin:1"
+
+
+def test_one_cause_is_said_once():
+    with pytest.raises(Refused) as refused:
+        read(COMMAND + f"actor_rollout_ref.hybrid_engine=False +rollout.nnodes=1 rollout.n_gpus_per_node=2 {R}nnodes=1")
+    assert len(refused.value.mistakes) == 1
+
+
+def test_a_critic_is_refused_once():
+    with pytest.raises(Refused) as refused:
+        resolve(
+            read(f"python -m verl.trainer.main_ppo {M}path=Qwen/Qwen2.5-7B critic.model.path=x critic.strategy=fsdp2 "
+                 "critic.ppo_micro_batch_size_per_gpu=4 reward.reward_model.enable=True")
+        )  # fmt: skip
+    assert [str(mistake).splitlines()[0] for mistake in refused.value.mistakes] == [
+        "error: algorithm = ppo is not modelled yet"
+    ]
+
+
+def test_an_unknown_value_of_a_key_that_may_make_another_job():
+    with pytest.raises(Refused, match=r"trainer\.device is not known: \$DEVICE is not set in the script"):
+        read(COMMAND + "trainer.device=$DEVICE")
+
+
+def test_a_text_in_place_of_a_switch_is_true():
+    understood = read(COMMAND + f"{M}use_remove_padding=no {A}use_kl_loss=no")
+    assert understood.warnings == [
+        f"stdin:1: {key} = 'no' is a text, which verl takes as true"
+        for key in (f"{M}use_remove_padding", f"{A}use_kl_loss")
+    ]
+    assert (understood.job().values["padding"], understood.job().values["reference.kind"]) == ("free", "copy")

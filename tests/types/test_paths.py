@@ -15,6 +15,7 @@ optimizer optimizer.impl
 lora.rank lora.targets lora.dtype lora.dropout lora.dora lora.rank_pattern lora.save_modules
 micro_batch accumulation seq_len prompt_len response_len token_budget packing padding labelled_frac image_tokens
 group prompts_per_step mini_batch logprob.micro_batch logprob.token_budget eval.micro_batch lengths
+logprob.source logprob.entropy logprob.chunk
 attention recompute recompute.every recompute.reentrant loss loss.chunk entropy fused_kernels compile
 offload.weights offload.gradients offload.optimizer offload.activations
 tp sp pp vpp schedule cp ulysses ep etp shard shard_size replicas reshard wrap buckets moe.imbalance
@@ -36,6 +37,8 @@ CHOICES = {
     "recompute": "none selective full offloaded",
     "loss": "full fp32 chunked fused compiled vocab_parallel",
     "entropy": "none forward grad chunked",
+    "logprob.source": "trainer engine",
+    "logprob.entropy": "none compiled eager chunked",
     "fused_kernels": "none liger unsloth",
     "offload.weights": "none cpu nvme",
     "offload.gradients": "none cpu nvme",
@@ -59,7 +62,7 @@ CHOICES = {
 ENGINE = [name for name in NAMES if name.startswith("engine.")]
 JOB_WIDE = """
 algorithm grpo.variant framework group prompts_per_step lengths reference.kind reward.kind critic.kind teacher.kind
-gpu gpus gpus_per_node host_bytes busy_bytes allocator
+logprob.source logprob.entropy logprob.chunk gpu gpus gpus_per_node host_bytes busy_bytes allocator
 """.split()
 
 

@@ -1,7 +1,8 @@
 """Group-relative policy optimisation: a policy generates groups of responses, is scored, and learns from them.
 
-All roles live on one group of GPUs. Rewards come from rules: they hold no GPU memory and have no phase here.
+All roles live on one group of GPUs, but for an engine that has its own: of that only the weights it is sent are here.
 Without an engine (`engine.kind=none`) responses come from elsewhere.
+Rewards come from rules: they hold no GPU memory and have no phase here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from vramcast.algorithms.table import LOAD, Algorithm, Instant, Modes, Phase, ge
 
 def _roles(modes: Modes) -> tuple[str, ...]:
     reference = ("reference",) if modes.reference == "copy" else ()
-    rollout = ("rollout",) if modes.has_engine else ()
+    rollout = ("rollout",) if modes.has_engine and not modes.apart else ()
     return ("policy", *reference, *rollout)
 
 
@@ -21,6 +22,8 @@ def _phases(modes: Modes) -> Iterator[Phase]:
     yield LOAD
     if modes.engine == "hf":
         yield generation("policy")
+    elif modes.has_engine and modes.apart:  # somebody else generates
+        yield Phase("sync", (Instant("weights", {}),))
     elif modes.has_engine:
         yield Phase("engine.start", (Instant("profiled", {"rollout": "infer"}),), when=("first",))
         yield Phase("sync", (Instant("weights", {"rollout": "held"}),))

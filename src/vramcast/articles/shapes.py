@@ -63,7 +63,7 @@ def find_shape(name: str) -> Shape:
     layers, hidden, heads = numbers
     if row.params and layers and hidden and heads:
         return Shape(row.id, layers, hidden, heads, row.params)
-    arch = build_arch(row.id, row.config, row.source)
+    arch = build_arch(row.id, row.config, row.where)
     counted = sum(int(count) * int(tensor.elements(arch.dims)) for tensor, count in arch.tensors())
     dims = arch.dims
     return Shape(row.id, int(dims.layers), int(dims.hidden), int(dims.heads), counted)
@@ -71,6 +71,6 @@ def find_shape(name: str) -> Shape:
 
 def _field(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     """A number of a config.json, or of its text model's part."""
-    parts: list[Any] = [config.get("text_config") or {}, config]
+    parts: list[Any] = [part for part in (config.get("text_config"), config) if isinstance(part, dict)]
     found = (part[name] for part in parts for name in names if isinstance(part.get(name), int))
     return next(found, None)

@@ -10,6 +10,7 @@ from vramcast.bench.method import FORMULA, Method
 from vramcast.bench.reading import Bench, Limit, Reading, Summary, is_exact
 from vramcast.bench.rows import Limits, Row, catalogue_rows, file_rows, files_of, limits_of
 from vramcast.bench.runs import read_run
+from vramcast.errors import Mistakes
 
 __all__ = ["Bench", "Limit", "Reading", "Summary", "bench", "is_exact"]
 
@@ -26,15 +27,37 @@ def bench(paths: Sequence[str], method: Method = FORMULA) -> Bench:
     one than the formulas has no limits here.
 
     Raises:
-        Refused: a file that cannot be read, with every line that is no row.
+        Refused: a file that cannot be read, or has no row; of another one, lines that are no rows are skipped readings.
     """
-    rows = [row for file in files_of(paths) for row in file_rows(file)] if paths else catalogue_rows()
+    rows = _all_rows(paths) if paths else catalogue_rows()
     readings = [reading for row in rows for reading in _readings(row, method)]
     return Bench(rows=readings, summary=list(_summaries(readings, limits_of(paths) if method is FORMULA else {})))
 
 
+def _all_rows(paths: Sequence[str]) -> list[Row]:
+    mistakes = Mistakes()
+    rows: list[Row] = []
+    for path in paths:
+        with mistakes.collect():
+            for file in files_of([path]):
+                with mistakes.collect():
+                    rows += file_rows(file)
+    mistakes.done()
+    return rows
+
+
 def _readings(row: Row, method: Method) -> Iterable[Reading]:
+    if row.is_none:
+        return [_no_row(row)]
     return [read_model(row)] if row.readings is None else read_run(row, method)
+
+
+def _no_row(row: Row) -> Reading:
+    """A line that could not be read: nothing is compared, and the count of skipped readings has it."""
+    return Reading(
+        id=row.where, workload="rows", stack=row.stack, tuning=None, quantity="row", unit="1", score="context",
+        measured=None, skipped_reason=row.skip,
+    )  # fmt: skip
 
 
 def _summaries(readings: Sequence[Reading], limits: Limits) -> Iterable[Summary]:
@@ -59,9 +82,16 @@ def _summary(workload: str, quantity: str, found: Sequence[Reading], limit: Limi
         skipped=len(found) - len(compared),
         median_error=median(errors) if errors else None,
         worst_error=max(errors, default=None),
+        covered=_covered(compared),
         limit=limit,
         holds=_holds(compared, limit) if limit is not None else quantity != _EXACT or not wrong,
     )
+
+
+def _covered(compared: Sequence[Reading]) -> float | None:
+    """The share of readings in their ranges."""
+    judged = [one.inside for one in compared if one.inside is not None]
+    return sum(judged) / len(judged) if judged else None
 
 
 def _holds(compared: Sequence[Reading], limit: Limit) -> bool:
@@ -70,5 +100,6 @@ def _holds(compared: Sequence[Reading], limit: Limit) -> bool:
     open_errors = [abs(one.error) for one in compared if one.error is not None and one.known_reason is None]
     judged = [one.right for one in compared if one.right is not None]
     within = limit.median is None or (bool(errors) and median(errors) <= limit.median)
+    within &= limit.covered is None or (_covered(compared) or 0) >= limit.covered
     within &= limit.right is None or (bool(judged) and sum(judged) / len(judged) >= limit.right)
     return within and (limit.worst is None or (bool(errors) and max(open_errors, default=0) <= limit.worst))

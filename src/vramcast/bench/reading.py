@@ -48,6 +48,14 @@ class Reading(Struct, frozen=True, kw_only=True):
             return None
         return self.predicted / self.measured - 1
 
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measured number lies in the range of the prediction; None where it has no width, or no number was
+        asked."""
+        if self.error is None or self.low is None or self.high is None or self.low == self.high:
+            return None
+        return self.low <= self.measured <= self.high
+
 
 class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the readings of a quantity must stay within, relative. Limits only tighten."""
@@ -56,6 +64,8 @@ class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     worst: float | None = None
     right: float | None = None
     """least share of verdicts and ranges that are right"""
+    covered: float | None = None
+    """least share of readings inside the printed range"""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -70,6 +80,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     median_error: float | None
     """of the absolute relative errors"""
     worst_error: float | None
+    covered: float | None = None
+    """share of the numbers compared that lie in the range that `check` prints; None where nothing has a range"""
     limit: Limit | None = None
     holds: bool = True
     """within its limit; without one, parameters must be exact"""

@@ -111,6 +111,12 @@ def parse_framework(text: str) -> Release:
     return Release(name, next((same for same in known if _key(same) == key), version))
 
 
+def usual_framework(asked: Mapping[str, Fact]) -> str:
+    """Whose code runs where nobody says: Transformers' for inference and pre-training, else TRL's."""
+    algorithm = asked["algorithm"].value if "algorithm" in asked else "sft"
+    return "transformers" if algorithm in ("inference", "pretrain") else "trl"
+
+
 def defaults(name: str, version: str, algorithm: str, values: Mapping[str, Value]) -> list[Fact]:
     """The defaults of a release for an algorithm, one fact a path.
 

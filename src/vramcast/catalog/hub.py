@@ -26,7 +26,9 @@ def cached_config(name: str) -> str | None:
     try:
         with open(os.path.join(folder, "refs", "main"), encoding="utf-8") as file:
             revision = file.read().strip()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
+        revision = ""
+    if not re.fullmatch(r"\w+", revision):
         revision = "*"
     found = sorted(glob.glob(os.path.join(glob.escape(folder), "snapshots", revision, "config.json")))
     return found[-1] if found else None

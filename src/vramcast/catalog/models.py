@@ -7,13 +7,14 @@ others.
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 from typing import Any, cast
 
 import msgspec
 
 from vramcast.catalog.hub import cached_config
-from vramcast.catalog.userfile import read_bytes
+from vramcast.catalog.userfile import read_bytes, read_json
 from vramcast.errors import near, refuse
 
 _START = b'{"id":"'
@@ -36,6 +37,8 @@ class ModelRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why published and exact differ."""
     measured: dict[str, Any] = {}
     """A file of `vramcast trace --save-arch`, whose config this is."""
+    assumed: str = ""
+    """why this row stands for another name; empty where it was named itself"""
 
     @property
     def catalogued(self) -> bool:
@@ -71,7 +74,8 @@ def model_config(name: str) -> ModelRow:
     """The model meant by a catalogue id, by the part of it after `/` (any case), or by a path.
 
     A path is a config.json or a folder that holds one; it wins over a catalogue name, as it does in transformers. A Hub
-    id that is not in the catalogue is looked up in this machine's Hugging Face cache.
+    id that is not in the catalogue is looked up in this machine's Hugging Face cache. What is found nowhere else may be
+    a name whose last part is in the catalogue, or a sibling (Instruct, Chat, Base) of a model there: `assumed` says so.
 
     Raises:
         Refused: unknown, ambiguous, or a file that is no model configuration.
@@ -90,6 +94,8 @@ def model_config(name: str) -> ModelRow:
         raise refuse(f"{name} holds no config.json")
     if path := cached_config(name):
         return _from_file(path, name)
+    if row := _stands_for(name):
+        return row
     raise refuse(f"unknown model {name!r}", near=_near(name), help=_HELP)
 
 
@@ -102,6 +108,34 @@ def _lines(name: str) -> list[bytes]:
     return whole or [line for known, line in index.items() if known.lower().partition("/")[2] == asked and asked]
 
 
+_SNAPSHOT = re.compile(r"models--[\w.-]+?--([\w.-]+)")
+_TRAINING = re.compile(r"[-_](?:instruct|chat|base|it|hf|pt)(?=$|[-_])", re.IGNORECASE)
+"""how a checkpoint was trained, or written: no size of a tensor hangs on it"""
+
+
+def _stands_for(name: str) -> ModelRow | None:
+    """The model of the catalogue that a path or a foreign id most likely is, with the reason."""
+    snapshot = _SNAPSHOT.search(name)
+    last = snapshot[1] if snapshot else name.strip().rstrip("/").rpartition("/")[2]
+    lines = _lines(last)
+    if len(lines) == 1:
+        return _assumed(lines[0], f"{name!r} is not known, and its last part names this model")
+    bare, owner = _untrained(last), name.partition("/")[0].lower()
+    siblings = [known for known in model_names() if _untrained(known.rpartition("/")[2]) == bare and bare]
+    if not siblings:
+        return None
+    nearest = min(siblings, key=lambda known: (known.partition("/")[0].lower() != owner, len(known), known))
+    return _assumed(_index(_catalogue())[nearest], f"{name!r} is not known: its sibling with the same sizes")
+
+
+def _untrained(last: str) -> str:
+    return _TRAINING.sub("", last).lower()
+
+
+def _assumed(line: bytes, why: str) -> ModelRow:
+    return msgspec.structs.replace(msgspec.json.decode(line, type=ModelRow), assumed=why)
+
+
 def _near(name: str) -> str:
     names = model_names()
     return near(name, [*names, *(known.partition("/")[2] for known in names)])
@@ -110,8 +144,8 @@ def _near(name: str) -> str:
 def _from_file(path: str, name: str) -> ModelRow:
     content = read_bytes(path)
     try:
-        config = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        config = read_json(content)
+    except ValueError as error:
         raise refuse(f"{path} is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise refuse(f"{path} is not a model's config.json: its top level is not an object")

@@ -1,62 +1,65 @@
 """The command `vramcast`: thin verbs over the library. stdout is the answer, stderr the remarks.
 
-Exit codes: 0 answered yes, 1 answered no, 2 the question was wrong.
+Exit codes: 0 answered yes, 1 answered no, 2 the question was wrong. Without an answer: 70 a fault of ours, 74 it could
+not be written, 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NoReturn, TypeAlias
 
 from vramcast import __version__
+from vramcast.cli.ending import ended
 from vramcast.cli.output import coloured, print_json
 from vramcast.cli.said import said
 from vramcast.cli.tracing import run_trace, trace_options, traced_by, traced_method
-from vramcast.errors import Mistakes, Refused, near, refuse
+from vramcast.cli.verdict import exit_of
+from vramcast.errors import Mistake, Mistakes, Refused, near, refuse
 from vramcast.types.job import Understanding
 
-Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
+Verbs: TypeAlias = "argparse._SubParsersAction[_Parser]"  # pyright: ignore[reportPrivateUsage]
 _LISTS = tuple("gpus models terms levers optimizers dtypes overheads algorithms frameworks paths schema".split())
 
 
 def run() -> NoReturn:
     """The console script. The process is short: collecting garbage would only cost time, and most of it at the end."""
     gc.disable()
-    code: int | str | None = 0
-    try:
-        try:
-            code = main()
-        except SystemExit as end:  # argparse
-            code = end.code
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a pipe has seen enough; Python would flush once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    code = ended(main)
     gc.freeze()
     sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    options = _parser().parse_args(argv)
+    """Run the command line; returns the exit code. What no user did wrong is raised: `run` makes one line of it."""
     try:
+        options = _parser().parse_args(argv)
         return options.run(options)
     except Refused as refused:
         print(refused, file=sys.stderr)
         return 2
 
 
+class _Parser(argparse.ArgumentParser):
+    """Wrong words on the command line are refused as all else that is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        raise refuse(message, use=f"{self.prog} --help")
+
+
+@cache
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="vramcast", description="GPU memory of LLM post-training, before the run.")
+    parser = _Parser(prog="vramcast", description="GPU memory of LLM post-training, before the run.")
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     check = _verb(verbs, "check", _check, "will it fit, where does it peak, what holds it")
-    check.add_argument("--strict", action="store_true", help="keys that were not read are an error")
-    _formats(check)
-    check.add_argument("--markdown", action="store_true", help="print markdown, for an issue or a pull request")
+    check.add_argument("--full", action="store_true", help="all terms, instants and sources, not one screen")
+    check.add_argument("--strict", action="store_true", help="keys that were not read are an error, tight is no yes")
+    _formats(check, markdown="print markdown, for an issue or a pull request")
     check.add_argument("--method", choices=("formula", "trace"), default="formula", help="trace: run the real step")
     trace_options(check)
     check.add_argument("--rules", choices=("article",), help="the rules of thumb of docs/articles.md instead")
@@ -90,13 +93,14 @@ def _parser() -> argparse.ArgumentParser:
         "--method", choices=("formula", "trace"), default="formula", help="what predicts a training run"
     )
     trace_options(benching)
-    _formats(benching)
-    benching.add_argument("--markdown", action="store_true", help="print a table of the errors")
+    _formats(benching, markdown="print a table of the errors")
     benching.set_defaults(run=_bench)
     listing = verbs.add_parser("list", help="what the catalogue and the memory model know")
     listing.add_argument("what", choices=_LISTS)
     _formats(listing)
     listing.set_defaults(run=_list)
+    for one in (parser, *verbs.choices.values()):
+        one.add_argument("--debug", action="store_true", help="show the traceback of an internal fault")
     return parser
 
 
@@ -105,6 +109,9 @@ def _verb(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int], tex
     parser.add_argument("config", nargs="*", metavar="CONFIG", help="what you run with; - reads standard input")
     parser.add_argument("--model", help="catalogue name, a path to a config.json, or a Hub id (see --hub)")
     parser.add_argument("--hub", action="store_true", help="fetch the config.json of an unknown model from the Hub")
+    parser.add_argument(
+        "--installed", action="store_true", help="price the framework's version that is installed in this environment"
+    )
     parser.add_argument("--gpu", help="card, as the catalogue or a driver names it; auto: the cards of this machine")
     parser.add_argument("--gpus", metavar="N", help="GPUs in all")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="see `vramcast list paths`")
@@ -112,39 +119,49 @@ def _verb(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int], tex
     return parser
 
 
-def _formats(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON (`vramcast list schema`)")
+def _formats(parser: argparse.ArgumentParser, markdown: str = "") -> None:
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--json", action="store_true", help="print JSON (`vramcast list schema`)")
+    if markdown:
+        one.add_argument("--markdown", action="store_true", help=markdown)
 
 
 def _check(options: argparse.Namespace) -> int:
     from msgspec import structs
 
     from vramcast.estimate import forecast
+    from vramcast.estimate.longest import fits_up_to_tokens
     from vramcast.levers import pull
 
     question = said(options)
     if options.strict and question.unread:
-        raise _unread(question)
+        question.mistakes += _unread(question).mistakes
+    if options.method != "trace":
+        _says_nothing(options, question, "goes with --method trace", "no_cache", "trust_remote_code")
     if options.rules or options.compare:
+        if options.method == "trace":
+            question.mistakes.append(Mistake("--method trace: the articles' rules stand beside the formulas"))
         return _check_articles(options, question)
     if (options.model or "").lower().startswith("article/"):
         raise refuse(f"{options.model} is a round model of the articles' rules", use="--rules article, or --compare")
+    failed = False
     if options.method == "trace":
-        answer = traced_by(options, question).forecast
+        traced = traced_by(options, question)
+        answer, failed = traced.forecast, traced.judged.failed is not None
     else:
         answer = forecast(question, texts=options.json)
-        answer = structs.replace(answer, levers=pull(question, answer))
+        levers, tokens = pull(question, answer), fits_up_to_tokens(question, answer)
+        answer = structs.replace(answer, levers=levers, fits_up_to_tokens=tokens)
     if options.json:
         print_json(answer)
     else:
         from vramcast.report.markdown import show_markdown
         from vramcast.report.text import show
+        from vramcast.report.words import page
 
-        print(show_markdown(answer) if options.markdown else coloured(show(answer, levers=options.method != "trace")))
-    if answer.verdict is None:
-        return int(bool(answer.cards) and all(card.verdict != "fits" for card in answer.cards))
-    inside = answer.peak.margin_bytes is not None and answer.peak.margin_bytes >= 0
-    return 0 if answer.verdict != "does_not_fit" and inside else 1
+        text = show(answer, levers=options.method != "trace", full=options.full, page=page())
+        print(show_markdown(answer) if options.markdown else coloured(text))
+    return exit_of(answer, strict=options.strict, failed=failed)
 
 
 def _levers(options: argparse.Namespace) -> int:
@@ -165,6 +182,7 @@ def _levers(options: argparse.Namespace) -> int:
 def _check_articles(options: argparse.Namespace, question: Understanding) -> int:
     """`check --rules article` and `check --compare`."""
     from vramcast.articles import by_rules, compare
+    from vramcast.estimate import forecast
     from vramcast.report import articles
 
     if options.compare:
@@ -175,7 +193,7 @@ def _check_articles(options: argparse.Namespace, question: Understanding) -> int
             print((articles.markdown_comparison if options.markdown else articles.show_comparison)(both))
         if both.peak is None:
             return int(both.article.fits is False)
-        return int(both.verdict == "does_not_fit" or (both.peak.margin_bytes or 0) < 0)
+        return exit_of(forecast(question), strict=options.strict)
     answer = by_rules(question)
     if options.json:
         print_json(answer)
@@ -189,6 +207,7 @@ def _explain_arch(options: argparse.Namespace) -> int:
     from vramcast.report.arch_text import show_arch
 
     question = said(options)
+    _says_nothing(options, question, "is of a forecast: it does not go with --arch", "term", "phase")
     Mistakes(question.mistakes).done()
     report = arch_report(question, options.adapter)
     if options.json:
@@ -205,12 +224,18 @@ def _explain(options: argparse.Namespace) -> int:
     from vramcast.memory.term import TERMS
     from vramcast.report.explain import explain_phase, manual
 
-    if options.term is not None and options.term not in TERMS:
-        raise refuse(f"unknown term {options.term!r}", near=near(options.term, TERMS), allowed=", ".join(TERMS))
-    if options.term is not None and not (options.config or options.model):
+    more = (options.config, options.model, options.set, options.gpu, options.gpus, options.phase, options.adapter)
+    if options.term in TERMS and not any((*more, options.json)):
         print(manual(options.term))
         return 0
     question = said(options)
+    _says_nothing(options, question, "goes with --arch", "adapter")
+    if options.term is not None and options.term not in TERMS:
+        wrong = Mistakes(question.mistakes)
+        wrong.add(f"unknown term {options.term!r}", near=near(options.term, TERMS), allowed=", ".join(TERMS))
+        if not any(more):
+            wrong.done()
+        question.mistakes = wrong.found
     answer = forecast(question, texts=options.json, cards=False)
     phase = peak_phase(answer)
     if options.phase is not None:
@@ -241,9 +266,11 @@ def _read(options: argparse.Namespace) -> int:
     job = resolve(question)
     without = ineffective(question, job)
     if options.json:
-        print_json(understood(job, without))
+        print_json(understood(job, question, without))
         return 0
     print(show_job(job))
+    if question.no_effect:
+        print(f"no effect on memory: {', '.join(item.key for item in question.no_effect)}", file=sys.stderr)
     for item in without:
         print(f"without effect: {item.path} = {value(item.value)}: {item.why}", file=sys.stderr)
     for item in job.unread:
@@ -270,18 +297,23 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from vramcast.report.lists import rows, table
+    from vramcast.report.lists import brief, rows
     from vramcast.report.schemas import schemas
 
     if options.what == "schema":
         print_json(schemas())
         return 0
-    found = rows(options.what)
     if options.json:
-        print_json(found)
+        print_json(rows(options.what))
     else:
-        print(table(found))
+        print(brief(options.what))
     return 0
+
+
+def _says_nothing(options: argparse.Namespace, question: Understanding, why: str, *names: str) -> None:
+    """Flags that another flag would leave without effect."""
+    given = [name.replace("_", "-") for name in names if getattr(options, name)]
+    question.mistakes += [Mistake(f"--{name} {why}") for name in given]
 
 
 def _unread(question: Understanding) -> Refused:

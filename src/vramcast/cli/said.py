@@ -43,8 +43,33 @@ def said(options: argparse.Namespace) -> Understanding:
         except Refused as refused:  # said once: nobody looks for this model again
             result.facts[:] = [fact for fact in result.facts if fact.path != "model"]
             result = result + Understanding([], mistakes=refused.mistakes, misread=True)
+    if options.installed:
+        with mistakes.collect():
+            result = _installed(result)
     result.mistakes[:0] = mistakes.found
     return result
+
+
+def _installed(question: Understanding) -> Understanding:
+    """The job's framework in the version of this environment; a version that `--set` names beats it."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from vramcast.catalog.frameworks import usual_framework
+
+    asked = question.winners()
+    fact = asked.get("framework")
+    if fact is not None and fact.origin.where == "--set":
+        return question
+    name = str(fact.value if fact is not None else usual_framework(asked)).partition("==")[0]
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        raise refuse(
+            f"{name} is not installed in this environment",
+            **{"from": "--installed", "help": f"run it where {name} is, or --set framework={name}==VERSION"},
+        ) from None
+    said = Fact("framework", f"{name}=={found}", Origin("--installed"))
+    return Understanding([said]) + question
 
 
 def _fetch_model(question: Understanding) -> None:
@@ -56,9 +81,11 @@ def _fetch_model(question: Understanding) -> None:
     if model is None or not is_hub_id(str(model.value)):
         return
     try:
-        model_config(str(model.value))
+        if not model_config(str(model.value)).assumed:
+            return
     except Refused:
-        fetch_config(str(model.value))
+        pass
+    fetch_config(str(model.value))
 
 
 def _this_machine() -> tuple[Fact, Understanding]:

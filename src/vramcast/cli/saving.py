@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from vramcast.errors import Refused, refuse
+from vramcast.errors import refuse
 from vramcast.types.job import Understanding
 
 if TYPE_CHECKING:
@@ -15,32 +15,6 @@ if TYPE_CHECKING:
     from vramcast.models.saved import SavedArch
     from vramcast.trace import Traced
     from vramcast.trace.measure import Apart
-
-
-def check_target(options: argparse.Namespace) -> None:
-    """Refuse what cannot be saved before anything is traced.
-
-    Raises:
-        Refused: a step of the user's own, or a file that is something else.
-    """
-    if not options.save_arch:
-        return
-    if options.step:
-        raise refuse(
-            "--save-arch measures a job at several sizes, and a step of your own has only its own",
-            use="vramcast trace CONFIG --save-arch FILE",
-        )
-    if os.path.exists(options.save_arch) and not _is_saved(options.save_arch):
-        raise refuse(f"--save-arch {options.save_arch}: there is something else, and it stays", use="another name")
-
-
-def _is_saved(path: str) -> bool:
-    from vramcast.catalog.models import model_config
-
-    try:
-        return bool(model_config(path).measured)
-    except Refused:
-        return False
 
 
 def save_arch(options: argparse.Namespace, question: Understanding, traced: Traced) -> None:

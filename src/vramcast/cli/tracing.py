@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from vramcast.cli.output import coloured, print_json
 from vramcast.cli.said import said
-from vramcast.cli.saving import check_target, save_arch
+from vramcast.cli.saving import save_arch
+from vramcast.cli.targets import check_targets
+from vramcast.cli.verdict import exit_code, exit_of
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.types.job import Understanding
 
@@ -29,11 +30,13 @@ def trace_options(parser: argparse.ArgumentParser) -> None:
 def traced_by(options: argparse.Namespace, question: Understanding) -> Traced:
     """The job's step, traced; a progress bar on a terminal."""
     from vramcast.report.progress import progress
-    from vramcast.trace import trace
+    from vramcast.trace import resolved, trace
     from vramcast.trace.cache import Cache
     from vramcast.trace.process import Child
 
     cache = None if options.no_cache else Cache()
+    if question.mistakes:  # with all others, and before a child is started for nothing
+        resolved(question)
     with Child() as child, progress() as tell:
         return trace(question, child, tell=tell, cache=cache, trust_remote_code=options.trust_remote_code)
 
@@ -60,11 +63,11 @@ def run_trace(options: argparse.Namespace) -> int:
     from vramcast.estimate import forecast
     from vramcast.report.trace import show_trace, trace_report
 
-    check_target(options)
-    _check_files(options)
+    question, wrong = said(options), Mistakes()
+    check_targets(options, wrong)
+    question.mistakes += wrong.found
     if options.step:
-        return _trace_own(options)
-    question = said(options)
+        return _trace_own(options, question)
     formula: Forecast | None = None
     unknown = ""
     try:
@@ -77,10 +80,10 @@ def run_trace(options: argparse.Namespace) -> int:
     _write_trace(options, traced.judged)
     if options.save_arch:
         save_arch(options, question, traced)
-    return int(report.verdict == "does_not_fit" or report.out_of_memory is not None)
+    return exit_of(traced.forecast, failed=traced.judged.failed is not None)
 
 
-def _trace_own(options: argparse.Namespace) -> int:
+def _trace_own(options: argparse.Namespace, question: Understanding) -> int:
     """`trace --step module:function`."""
     from vramcast.catalog.gpus import find_gpu
     from vramcast.report.own_step import own_report, show_own
@@ -88,7 +91,6 @@ def _trace_own(options: argparse.Namespace) -> int:
     from vramcast.trace import trace_own
     from vramcast.trace.process import Child
 
-    question = said(options)
     Mistakes(question.mistakes).done()
     facts = question.winners()
     if "gpu" not in facts:
@@ -101,25 +103,12 @@ def _trace_own(options: argparse.Namespace) -> int:
     report = own_report(traced)
     print_json(report) if options.json else print(coloured(show_own(report)))
     _write_trace(options, traced.judged)
-    return int(report.verdict == "does_not_fit" or traced.judged.failed is not None)
-
-
-def _check_files(options: argparse.Namespace) -> None:
-    """Before anything is traced.
-
-    Raises:
-        Refused: a file that cannot be, or two answers on standard output.
-    """
-    mistakes = Mistakes()
-    if options.json and options.flame == "-":
-        mistakes.add("--json and --flame would both be on standard output", use="--flame FILE")
-    for flag, path in (("--snapshot", options.snapshot), ("--flame", options.flame)):
-        folder = os.path.dirname(path or "") or "."
-        if not os.path.isdir(folder):
-            mistakes.add(f"{flag} {path}: there is no folder {folder}")
-        elif path and os.path.isdir(path):
-            mistakes.add(f"{flag} {path} is a folder")
-    mistakes.done()
+    return exit_code(
+        report.verdict,
+        high=max(phase.high_bytes for phase in report.phases),
+        capacity=report.capacity_bytes,
+        inside=traced.judged.failed is None,
+    )
 
 
 def _write_trace(options: argparse.Namespace, judged: Judged) -> None:

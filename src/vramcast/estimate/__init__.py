@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from vramcast import PREDICTIONS, __version__
+from vramcast.catalog.frameworks import parse_framework
 from vramcast.catalog.gpus import usual_gpus
 from vramcast.estimate.effects import ineffective
 from vramcast.estimate.host import nodes
@@ -15,7 +16,7 @@ from vramcast.estimate.resolve import Resolved, resolve
 from vramcast.estimate.texts import Texts
 from vramcast.estimate.timeline import demand, timeline
 from vramcast.types.job import Fact, Origin, Understanding
-from vramcast.types.result import SCHEMA, Card, Forecast, Group, Ineffective, Peak, PhaseBytes, Verdict
+from vramcast.types.result import SCHEMA, Card, Forecast, Group, Ineffective, Peak, PhaseBytes, Priced, Verdict
 
 __all__ = ["Resolved", "forecast", "ineffective", "resolve"]
 
@@ -67,6 +68,7 @@ def answer(
         version=__version__,
         predictions=PREDICTIONS,
         verdict=(verdict or _verdict(peak, pool)) if capacity is not None else None,
+        framework=_priced(job),
         job=job.job.to_file(),
         peak=peak,
         groups=[group],
@@ -78,6 +80,18 @@ def answer(
         ineffective=without,
         warnings=[*job.warnings, *_pool_warnings(job, pool, group), *warnings],
         levers=[],
+    )
+
+
+def _priced(job: Resolved) -> Priced:
+    """A framework without a version is the newest one that is known."""
+    fact = job.facts["framework"]
+    release, named = parse_framework(str(fact.value)), "==" in str(fact.value)
+    origin = str(fact.origin).removeprefix("assumed: ")
+    return Priced(
+        value=f"{release.name}=={release.version}",
+        origin=origin if named else f"{origin}: the newest that is known",
+        assumed=not named or "framework" not in job.job.values or origin != str(fact.origin),
     )
 
 
@@ -123,6 +137,7 @@ def _peak(group: Group, pool: Pool | None) -> Peak:
         low_bytes=max(phase.low_bytes + more for phase, more in zip(group.phases, extra, strict=True)),
         high_bytes=max(phase.high_bytes + more for phase, more in zip(group.phases, extra, strict=True)),
         capacity_bytes=group.capacity_bytes,
+        needs_high_bytes=max(_needs_high(phase) + more for phase, more in zip(group.phases, extra, strict=True)),
         margin_bytes=None if group.capacity_bytes is None else group.capacity_bytes - demands[index],
         resource="gpu",
         group=group.name,
@@ -131,6 +146,11 @@ def _peak(group: Group, pool: Pool | None) -> Peak:
         rank=worst.rank,
         when=worst.when,
     )
+
+
+def _needs_high(phase: PhaseBytes) -> int:
+    """The high value without the blocks that are only kept."""
+    return phase.high_bytes - sum(term.high_bytes - term.bytes for term in phase.terms if term.counter == "cached")
 
 
 def _cards(said: Understanding) -> list[Card]:

@@ -28,6 +28,10 @@ _learned = _of(
 """what only a role that learns has"""
 
 
+def _scored(path: str) -> bool:
+    return path.startswith("logprob.") and path != "logprob.source"
+
+
 def _of_engines(path: str) -> bool:
     """What an engine has, and `generate` of the model itself does not."""
     return path.startswith("engine.") and path not in ("engine.kind", "engine.cache", "engine.kv_dtype")
@@ -67,6 +71,8 @@ _ABSENT: tuple[_Row, ...] = (
      "only with quant.kind=nf4 or fp4"),
     (_of("group", "prompts_per_step", "mini_batch", "grpo.variant", "logprob.", "reference.", "reward."),
      lambda job: job.algorithm != "grpo", "only with algorithm=grpo"),
+    (_of("logprob.chunk"), lambda job: job.logprob_entropy != "chunked", "only with logprob.entropy=chunked"),
+    (_scored, lambda job: job.logprob_source == "engine", "only with logprob.source=trainer"),
     (_of("recompute.every", "recompute.reentrant"), lambda job: job.recompute == "none", "nothing is recomputed"),
     (_of("loss.chunk"), lambda job: job.loss != "chunked", "only with loss=chunked"),
     (_of("shard", "shard_size", "wrap", "reshard", "buckets", "replicas"), lambda job: job.gpus == 1,
@@ -79,6 +85,8 @@ _ABSENT: tuple[_Row, ...] = (
 _SAME: tuple[_Row, ...] = (
     (_of("seq_len", "prompt_len", "response_len", "micro_batch"), serves,
      "an engine takes its share of the card whatever it is asked"),
+    (_of("engine."), lambda job: job.algorithm == "grpo" and job.engine_process == "server",
+     "the engine has GPUs of its own, which are not forecast here"),
     (_of("engine.version"), lambda job: True, "the engine's terms are those of one version, whichever is named"),
     (_of("engine.fraction"), lambda job: job.engine_kv_bytes is not None, "engine.kv_bytes says it"),
     (_of("engine.kv_dtype"), lambda job: job.engine_kind == "hf" and job.engine_cache != "quantised",
@@ -100,8 +108,11 @@ _SAME: tuple[_Row, ...] = (
 """The job has this path, and its answer does not depend on it."""
 
 
-def absent(path: str, job: Settings) -> str:
-    """Why no value of a path can matter to this job; empty when one can. `job`: the settings of the policy."""
+def absent(path: str, job: Settings, *, alone: bool = False) -> str:
+    """Why no value of a path can matter to this job; empty when one can. `job`: the settings of the policy; `alone`:
+    FSDP wraps a model on one GPU too."""
+    if alone and job.gpus == 1 and path in ("shard", "wrap", "reshard"):
+        return ""
     role, _, name = path.partition(".")
     return _absent_role(role, name, job) if is_of_role(path) else _first(_ABSENT, path, job)
 

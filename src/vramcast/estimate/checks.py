@@ -11,7 +11,7 @@ from vramcast.memory.alloc_conf import parse
 from vramcast.models.arch import Arch
 from vramcast.types.job import Fact
 from vramcast.types.settings import ADAPTED, Settings
-from vramcast.units import show_bytes
+from vramcast.units import divisors, show_bytes
 
 _DEFAULT = "vramcast default"
 
@@ -49,6 +49,7 @@ def check(
         size = facts[path].value if path in facts else None
         if isinstance(size, int) and settings.gpus % size:
             _does_not_divide(path, size, "gpus", settings.gpus, origin(path), origin("gpus"), mistakes)
+    _check_units(settings, origin, mistakes)
     if settings.algorithm == "grpo":
         _check_group(settings, origin, mistakes)
         warnings += _group_warnings(settings)
@@ -84,11 +85,29 @@ def _origins(facts: Mapping[str, Fact]) -> Callable[[str], str]:
 def _does_not_divide(
     path: str, ranks: int, what: str, whole: int, origin: str, whole_origin: str, mistakes: Mistakes
 ) -> None:
-    allowed = ", ".join(str(number) for number in range(1, whole + 1) if whole % number == 0)
     mistakes.add(
         f"{path} = {ranks} does not divide {what} = {whole}",
-        **{path: origin, what: whole_origin, "allowed": allowed},
+        **{path: origin, what: whole_origin, "allowed": ", ".join(map(str, divisors(whole)))},
     )
+
+
+def _check_units(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    """What FSDP's units cannot be, and where what they leave gathered is not modelled."""
+    if settings.gpus == 1 or settings.shard not in ("fsdp1", "fsdp2"):
+        return
+    if settings.algorithm == "grpo" and not settings.reshard:
+        mistakes.add(
+            "reshard = false is modelled in sft and pretrain: what stays gathered after a pass that only scores is not",
+            **{"from": origin("reshard"), "allowed": "true"},
+        )
+    flat = settings.shard == "fsdp1" and settings.wrap == "none" and settings.tuning in ADAPTED
+    if flat and settings.lora_dtype != settings.weights_dtype:
+        mistakes.add(
+            f"FSDP 1 makes one tensor of a unit, which has one dtype: weights are {settings.weights_dtype}, adapters "
+            f"{settings.lora_dtype}",
+            **{"weights_dtype": origin("weights_dtype"), "lora.dtype": origin("lora.dtype"), "wrap": origin("wrap"),
+               "help": "wrap blocks, or use shard=fsdp2"},
+        )  # fmt: skip
 
 
 def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
@@ -113,14 +132,15 @@ def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mi
         )
 
 
-_CACHES = {"vllm": ("bf16", "fp16", "fp32", "fp8"), "hf": ("int4", "int8")}
-"""engine.kind -> what a cache may be kept in; Transformers' only where it is quantised"""
+_CACHES = {"vllm": ("bf16", "fp16", "fp8"), "hf": ("int4", "int8")}
+"""engine.kind -> what a cache may be kept in; vLLM's in fp32 with fp32 weights only, Transformers' where quantised"""
 
 
 def _check_cache(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
     kind, dtype = settings.engine_kind, settings.engine_kv_dtype
     quantised = kind == "hf" and settings.engine_cache == "quantised"
-    if dtype is not None and (kind == "vllm" or quantised) and dtype not in _CACHES[kind]:
+    own = kind == "vllm" and dtype == settings.engine_dtype
+    if dtype is not None and (kind == "vllm" or quantised) and not own and dtype not in _CACHES[kind]:
         mistakes.add(
             f"engine.kv_dtype = {dtype} is no dtype of a cache with engine.kind = {kind}",
             **{"from": origin("engine.kv_dtype"), "allowed": ", ".join(_CACHES[kind])},
@@ -162,6 +182,11 @@ def _cut(settings: Settings) -> Iterator[str]:
 
 
 def _group_warnings(settings: Settings) -> Iterator[str]:
+    if settings.engine_kind == "vllm" and settings.engine_process == "server":
+        yield (
+            "engine.process = server: the engine has GPUs of its own, which are not forecast here; the answer is about "
+            f"{'the GPU that trains' if settings.gpus == 1 else f'the {settings.gpus} GPUs that train'}"
+        )
     prompts = settings.prompts_per_step
     if settings.mini_batch and prompts and settings.mini_batch > prompts:
         yield f"mini_batch = {settings.mini_batch:,} is above prompts_per_step = {prompts:,}: verl refuses that"
@@ -176,7 +201,7 @@ def _check_engines(settings: Settings, origin: Callable[[str], str], mistakes: M
         mistakes.add(
             "engine.kind = none: nothing would generate", **{"from": origin("engine.kind"), "allowed": "hf, vllm"}
         )
-    if settings.algorithm not in ("inference", "grpo") or kind != "vllm":
+    if settings.algorithm not in ("inference", "grpo") or kind != "vllm" or _elsewhere(settings):
         return
     if settings.gpus % tp:
         _does_not_divide("engine.tp", tp, "gpus", settings.gpus, origin("engine.tp"), origin("gpus"), mistakes)
@@ -215,8 +240,14 @@ def _check_busy(settings: Settings, gpu: Gpu | None, origin: Callable[[str], str
         )
 
 
+def _elsewhere(settings: Settings) -> bool:
+    """The engine has GPUs of its own."""
+    return settings.algorithm == "grpo" and settings.engine_process == "server"
+
+
 def _check_group(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
-    if settings.engine_kind == "vllm" and settings.engine_fraction is None and settings.engine_kv_bytes is None:
+    here = settings.engine_kind == "vllm" and not _elsewhere(settings)
+    if here and settings.engine_fraction is None and settings.engine_kv_bytes is None:
         mistakes.add("engine.fraction is not known", help="--set engine.fraction=0.5")
     _check_reference(settings, origin, mistakes)
     if settings.prompts_per_step is None:

@@ -34,18 +34,24 @@ def ineffective(said: Understanding, job: Resolved, paths: Iterable[str] = ()) -
     changed = [(fact, other, _same_answer(job, other)) for fact, other in others]
     effective = {fact.origin for fact, _, same in changed if not same}
     causes = [(fact, other, _cause(fact.path, job)) for fact, other, same in changed if same]
-    return [
+    found = [
         Ineffective(fact.path, fact.value, why or _replaced(fact.path, other))
         for fact, other, why in causes
         if why or not (fact.origin.key and fact.origin in effective)
     ]
+    return [*found, *_idle(said)]
 
 
 def untouched(said: Understanding, job: Resolved, also: Also) -> list[Ineffective]:
     """Those of them whose cause is known, for another method than the formulas, which knows more values (`also`)."""
     others = _without_each(said, job, [*said.winners()], also)
     found = [(fact, absent(fact.path, job.settings)) for fact, _ in others]
-    return [Ineffective(fact.path, fact.value, why) for fact, why in found if why]
+    return [*(Ineffective(fact.path, fact.value, why) for fact, why in found if why), *_idle(said)]
+
+
+def _idle(said: Understanding) -> list[Ineffective]:
+    """Keys of a configuration that its reader knows to change nothing."""
+    return [Ineffective(item.key, item.value, item.why) for item in said.idle]
 
 
 def _without_each(
@@ -85,13 +91,14 @@ def _same_answer(one: Resolved, other: Resolved) -> bool:
     if _card(one) != _card(other) or nodes(one) != nodes(other):
         return False
     phases: list[PhaseBytes] = []
-    pool: Pool | None = None
+    pools: tuple[Pool | None, Pool | None] = (None, None)
     for ours, theirs in zip_longest(instants(one), instants(other)):
-        if ours != theirs:
+        if ours is None or theirs is None or ours[0] != theirs[0]:
             return False
         phases.append(ours[0])
-        pool = ours[1]
-    return pool is None or describe(one, pool, phases) == describe(other, pool, phases)
+        pools = ours[1], theirs[1]
+    mine, its = pools
+    return mine is None or its is None or describe(one, mine, phases) == describe(other, its, phases)
 
 
 def _card(job: Resolved) -> tuple[Gpu, bool, int, bool]:

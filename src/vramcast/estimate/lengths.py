@@ -9,7 +9,7 @@ from vramcast.units import PPM, ppm
 
 def total_len(settings: Settings) -> int:
     """Tokens of a whole sequence."""
-    if settings.prompt_len and settings.response_len:
+    if settings.algorithm not in ("sft", "pretrain") and settings.prompt_len and settings.response_len:
         return settings.prompt_len + settings.response_len
     return settings.seq_len
 
@@ -32,8 +32,8 @@ def scored_len(settings: Settings, recipe: Recipe) -> int:
 
 
 def generated_sequences(settings: Settings) -> int:
-    """Sequences one GPU generates at once with the model's own code: in RL, those of a whole optimizer step."""
-    return settings.micro_batch * (settings.accumulation if settings.algorithm == "grpo" else 1)
+    """Sequences one GPU generates at once with the model's own code: in RL, its share of a rollout."""
+    return rollout_sequences(settings) // settings.gpus if settings.algorithm == "grpo" else settings.micro_batch
 
 
 def rollout_sequences(settings: Settings) -> int:

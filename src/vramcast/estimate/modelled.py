@@ -22,8 +22,9 @@ _TRAINING = (
 )  # fmt: skip
 _GROUP = (
     "group", "prompts_per_step", "mini_batch", "prompt_len", "response_len", "logprob.micro_batch", "token_budget",
-    "logprob.token_budget", "shard", "shard_size", "wrap", "offload.weights", "offload.optimizer", "reference.kind",
-    "reference.offload.weights", "reference.weights_dtype", "reward.kind", "engine.kind", "engine.process",
+    "logprob.token_budget", "logprob.source", "logprob.entropy", "logprob.chunk", "shard", "shard_size", "wrap",
+    "offload.weights", "offload.optimizer", "reference.kind", "reference.offload.weights", "reference.weights_dtype",
+    "reward.kind", "engine.kind", "engine.process",
     "engine.fraction", "engine.tp", "engine.dtype", "engine.max_seqs", "engine.max_batched_tokens", "engine.max_len",
     "engine.eager", "engine.sleep", "engine.sync_bucket_bytes",
 )  # fmt: skip
@@ -47,7 +48,7 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
             "prompt_len", "response_len", "packing", "padding", "labelled_frac", "autocast", "optimizer.impl",
             "recompute.reentrant", "gpu", "gpus", "gpus_per_node", "busy_bytes", "allocator", "host_bytes",
             "grpo.variant", "group", "prompts_per_step", "mini_batch", "token_budget", "logprob.micro_batch",
-            "logprob.token_budget",
+            "logprob.token_budget", "logprob.source", "logprob.entropy", "logprob.chunk",
             "shard_size", "engine.version", "engine.fraction", "engine.kv_bytes", "engine.tp", "engine.max_seqs",
             "engine.max_batched_tokens", "engine.max_len", "engine.eager", "engine.sleep", "engine.count",
             "engine.sync_bucket_bytes", "quant.kind", "quant.bits", "quant.group",
@@ -69,12 +70,13 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
     "loss": ("full", "fused"),
     "shard": ("none", "fsdp1", "fsdp2"),
     "wrap": ("block", "none"),
+    "reshard": (True, False),
     "offload.weights": ("none", "cpu"),
     "offload.optimizer": ("none", "cpu"),
     "reference.kind": ("none", "copy", "adapter_off"),
     "reward.kind": ("none", "rules"),
     "engine.kind": ("none", "hf", "vllm"),
-    "engine.process": ("trainer", "own"),
+    "engine.process": ("trainer", "own", "server"),
     "engine.dtype": ("bf16", "fp16", "fp32"),
     "engine.quant": ("none", "fp8"),
     "engine.kv_dtype": (None, "bf16", "fp16", "fp32", "fp8", "int8", "int4"),
@@ -105,15 +107,21 @@ def not_modelled(
     warnings: list[str],
     mistakes: Mistakes,
     also: Also = NOTHING_MORE,
+    *,
+    alone: bool = False,
 ) -> None:
-    """Refuse what the user set, warn of what a framework set; neither where the job has nothing for a path."""
+    """Refuse what the user set, warn of what a framework set; neither where the job has nothing for a path. `alone`:
+    FSDP wraps a model on one GPU too."""
+    algorithms = (*(_KNOWN["algorithm"] or ()), *also.get("algorithm", ()))
     for name, fact in filled.items():
         role, path = find(name)
         if role == "policy":
             mistakes.add(f"{name}: what is the policy's has no prefix", **{"from": str(fact.origin), "use": path.name})
             continue
+        if settings.algorithm not in algorithms and name in ("critic.kind", "reward.kind"):
+            continue  # the algorithm that brings the role is refused, and one cause is said once
         known = _known(name, path, settings, also)
-        if known is None or fact.value in (*known, path.default) or absent(name, settings):
+        if known is None or fact.value in (*known, path.default) or absent(name, settings, alone=alone):
             continue
         text = f"{name} = {show_value(fact.value)} is not modelled yet"
         if name in asked:

@@ -56,12 +56,6 @@ def linear_layers(arch: Arch) -> Layout:
     return Layout(name=arch.name, model_type=arch.model_type, blocks=(block,), tied=arch.tied, dtype=arch.dtype)
 
 
-def engine_formats(settings: Settings, arch: Arch, own: Quantisation | None) -> dict[str, Format]:
-    """How an engine packs its own copy: as the checkpoint does, or as `engine.quant` says."""
-    quantisation = own or load_time(settings.engine_quant)
-    return formats_of(quantisation, arch) if quantisation is not None else {}
-
-
 def packing_of(settings: Settings, arch: Arch, own: Quantisation | None, recipe: Recipe) -> Packing | None:
     """How the trainer, or Transformers in inference, holds the linear layers of blocks; None where they are plain."""
     quantisation = quantisation_of(settings, own)

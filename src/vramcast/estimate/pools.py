@@ -7,9 +7,10 @@ from typing import NamedTuple
 from vramcast.estimate.lengths import rollout_sequences, total_len
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.rollout import sequences_per_engine
-from vramcast.memory.seat import Seat
+from vramcast.memory.seat import Engine, Seat
 from vramcast.memory.term import TERMS, Reading
-from vramcast.memory.terms.engine import BLOCK, engine_of, kv_bytes_per_token, one_sequence
+from vramcast.memory.terms.engine import engine_of, one_sequence
+from vramcast.models.cache.vllm import BLOCK, Run
 from vramcast.num import portion, up_to
 from vramcast.types.result import EngineBytes, PhaseBytes, TermBytes
 from vramcast.units import PPM, ppm
@@ -28,14 +29,31 @@ class Pool(NamedTuple):
     high: int
     least: int
     """one sequence of the engine's length"""
-    per_token: int
-    max_seqs: int
-    """sequences the engine runs at once, however short"""
+    engine: Engine
 
     @property
     def longest(self) -> int:
-        """Tokens of one sequence of the engine's length, in whole blocks. `least` has one block more: the reserved."""
-        return self.least // self.per_token - BLOCK
+        """Tokens of one sequence of the engine's length, in whole blocks."""
+        return int(up_to(self.engine.max_len, BLOCK))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it holds. Where layers see a window only, those of as many of the longest sequences, as vLLM's
+        log says since 0.20."""
+        plan = self.engine.served.plan
+        blocks = plan.blocks(self.kv)
+        if any(page.sort != "full" for group in plan.groups for page in group.pages):
+            return plan.tokens(blocks, self.longest, self._run)
+        return plan.tokens_by_block(blocks)
+
+    def at_once(self, tokens: int) -> int:
+        """Sequences of so many tokens that fit, however many the engine runs."""
+        plan = self.engine.served.plan
+        return int(plan.concurrency(plan.blocks(self.kv), tokens, self._run))
+
+    @property
+    def _run(self) -> Run:
+        return self.engine.served.run(int(self.engine.max_batched_tokens))
 
 
 def size_pool(job: Resolved, seat: Seat, readings: list[Reading]) -> Pool:
@@ -47,15 +65,15 @@ def size_pool(job: Resolved, seat: Seat, readings: list[Reading]) -> Pool:
     settings = job.settings
     parts = [reading for reading in readings if reading.term.name in POOLED]
     rigid = sum(reading.point for reading in parts)
-    least, per_token, max_seqs = int(one_sequence(seat)), int(kv_bytes_per_token(seat)), int(engine_of(seat).max_seqs)
+    least, engine = int(one_sequence(seat)), engine_of(seat)
     if settings.engine_kv_bytes is not None:
         kv = settings.engine_kv_bytes
-        return Pool(rigid + kv, kv, kv, kv, least, per_token, max_seqs)
+        return Pool(rigid + kv, kv, kv, kv, least, engine)
     requested = int(portion(ppm(round(settings.engine_fraction or 0.0, 6)), job.gpu.total_bytes.value))
     kv = max(requested - rigid, 0)
     low = max(requested - sum(reading.high for reading in parts), 0)
     high = max(requested - sum(reading.low for reading in parts), 0)
-    return Pool(requested, min(low, kv), kv, max(high, kv), least, per_token, max_seqs)
+    return Pool(requested, min(low, kv), kv, max(high, kv), least, engine)
 
 
 def holds_pool(seat: Seat) -> bool:
@@ -87,16 +105,16 @@ def describe(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> EngineBytes
     """What the pool is good for, and the fractions between which the job works."""
     settings = job.settings
     total = job.gpu.total_bytes.value
-    tokens = pool.kv // (BLOCK * pool.per_token) * BLOCK
-    at_once = min(tokens // int(up_to(total_len(settings), BLOCK)), pool.max_seqs)
+    at_once = min(pool.at_once(total_len(settings)), int(pool.engine.max_seqs))
     low, high = window(job, pool, phases)
     return EngineBytes(
         role="rollout",
         pool_bytes=pool.requested,
         kv_bytes=pool.kv,
-        kv_bytes_per_token=pool.per_token,
-        kv_tokens=tokens,
-        max_concurrency=tokens // pool.longest,
+        kv_bytes_per_token=pool.engine.served.kv_bytes_per_token(windowed=True),
+        kv_tokens=pool.tokens,
+        kv_least_bytes=pool.least,
+        max_concurrency=pool.at_once(pool.longest),
         waves=-(-sequences_per_engine(settings) // max(at_once, 1)) if rollout_sequences(settings) else 0,
         fraction_low=_hundredths(low, total, up=True) if job.card_named else None,
         fraction_high=_hundredths(high, total, up=False) if job.card_named else None,
@@ -104,24 +122,25 @@ def describe(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> EngineBytes
 
 
 def window(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> tuple[int, int]:
-    """(least, most) bytes of an engine's share: one sequence must fit into it, and the rest of the GPU beside it.
+    """(least, most) bytes of an engine's share that work with their whole range: one sequence must fit into it, and the
+    rest of the GPU beside it.
 
     Nothing is free for it on a GPU that is full in a phase where the pool is not mapped.
     """
-    rigid = pool.requested - pool.kv if pool.kv else _rigid(phases)
     capacity = job.gpu.total_bytes.value - job.settings.busy_bytes
     mapped = [phase for phase in phases if any(term.name == KV for term in phase.terms)]
+    least = max(sum(term.high_bytes for term in phase.terms if term.name in POOLED) for phase in phases) + pool.least
     if any(phase.bytes > capacity for phase in phases if phase not in mapped):
-        return rigid + pool.least, 0
-    return rigid + pool.least, max(capacity - max(phase.bytes - _pooled(phase) for phase in mapped), 0)
+        return least, 0
+    return least, max(capacity - max(map(_beside, mapped)), 0)
 
 
-def _rigid(phases: list[PhaseBytes]) -> int:
-    return max(sum(term.bytes for term in phase.terms if term.name in POOLED) for phase in phases)
-
-
-def _pooled(phase: PhaseBytes) -> int:
-    return sum(term.bytes for term in phase.terms if term.name in (*POOLED, KV))
+def _beside(phase: PhaseBytes) -> int:
+    """The most that a phase holds beside the engine's share: all of its other terms, and what the engine's own parts
+    may be beyond what its cache was sized with. Cached blocks that fit nothing are given back before."""
+    return sum((term.bytes if term.counter == "cached" else term.high_bytes)
+               - (term.low_bytes if term.name in POOLED else 0)
+               for term in phase.terms if term.name != KV)  # fmt: skip
 
 
 def _hundredths(size: int, total: int, *, up: bool) -> float:

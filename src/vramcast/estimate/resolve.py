@@ -9,13 +9,14 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct, structs
 
-from vramcast.catalog.frameworks import defaults, parse_framework, recipe
+from vramcast.catalog.frameworks import defaults, parse_framework, recipe, usual_framework
 from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
 from vramcast.catalog.models import ModelRow, model_config
 from vramcast.errors import Mistakes, refuse
 from vramcast.estimate.causes import absent
 from vramcast.estimate.checks import check, check_model, rests_on_said
 from vramcast.estimate.derive import derived
+from vramcast.estimate.loss_checks import check_loss
 from vramcast.estimate.measured import known_beside, what_was_measured
 from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, not_modelled
 from vramcast.estimate.packing import implied_facts
@@ -41,6 +42,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
     """path → the fact that counts, framework defaults included"""
     settings: Settings
     """the policy's"""
+    row: ModelRow
     arch: Arch
     quantisation: Quantisation | None
     """the checkpoint's own"""
@@ -79,7 +81,7 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         model = _model(asked, programs) if "model" in asked else None
     framework = _framework(asked, mistakes)
     arch, own = (model.arch, model.quantisation) if model is not None else (None, None)
-    implied = {fact.path: fact for fact in implied_facts(asked, own, model.where if model is not None else "")}
+    implied = {fact.path: fact for fact in implied_facts(asked, own, model.row.where if model is not None else "")}
     warnings: list[str] = []
     filled = {**implied, **asked}
     if framework is not None:
@@ -90,17 +92,19 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
     assert model is not None  # a job without a model was a mistake
     settings = settings_of(_values(filled))
     name, version, _ = parse_framework(str(filled["framework"].value))
+    behaviour = recipe(name, version, _complete(settings))
     return Resolved(
         job=said.job(),
         facts=filled,
         settings=settings,
+        row=model.row,
         arch=model.arch,
         quantisation=own,
         gpu=gpu or typical_gpu(),
         card_named=gpu is not None,
-        recipe=recipe(name, version, _complete(settings)),
+        recipe=behaviour,
         framework=name,
-        assumptions=_assumptions(asked, filled, settings),
+        assumptions=[*_stands_for(model.row), *_assumptions(asked, filled, settings, behaviour)],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
         warnings=[*said.warnings, *warnings, *what_was_measured(model.arch)],
@@ -128,9 +132,7 @@ def _framework(asked: Mapping[str, Fact], mistakes: Mistakes) -> Fact | None:
         with mistakes.collect():
             parse_framework(str(asked["framework"].value))
         return asked["framework"] if len(mistakes.found) == before else None
-    algorithm = asked["algorithm"].value if "algorithm" in asked else "sft"
-    name = "transformers" if algorithm in ("inference", "pretrain") else "trl"
-    release = parse_framework(name)
+    release = parse_framework(usual_framework(asked))
     return Fact("framework", f"{release.name}=={release.version}", Origin("no config: the newest rows of its kind"))
 
 
@@ -165,20 +167,27 @@ def _check(
     contradicted: set[str] = set()
     if model is not None:
         contradicted = check_model(settings, model.arch, filled, warnings, found)
-        also = {**also, **known_beside(model.arch)}
     contradicted |= check(settings, filled, gpu, warnings, found)
     if model is not None:
         contradicted |= check_packing(settings, model.arch, model.quantisation, filled, found)
+    behaviour = Recipe()
+    if complete:
+        name, version, _ = parse_framework(str(filled["framework"].value))
+        behaviour = recipe(name, version, _complete(settings))
+        contradicted |= check_loss(settings, behaviour, filled, found)
+        if not also and behaviour.cross_entropy == "flash" and settings.logprob_entropy in ("compiled", "eager"):
+            also = {"entropy": ("grad",)}
+    if model is not None:
+        also = {**also, **known_beside(model.arch)}
     mistakes.found += [mistake for mistake in found.found if complete or rests_on_said(mistake)]
     left = {path: fact for path, fact in filled.items() if path not in contradicted}
-    not_modelled(asked, left, settings, warnings, mistakes, also)
+    not_modelled(asked, left, settings, warnings, mistakes, also, alone=behaviour.fsdp_alone)
 
 
 class _Model(NamedTuple):
+    row: ModelRow
     arch: Arch
     quantisation: Quantisation | None
-    where: str
-    """the file, or the catalogue's row"""
 
 
 def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
@@ -189,7 +198,7 @@ def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
     arch = _arch(row, programs)
     if not row.catalogued:
         _check_fields(row.id, msgspec.json.encode(row.config), row.where)
-    return _Model(arch, _own_quantisation(row), row.where)
+    return _Model(row, arch, _own_quantisation(row))
 
 
 def _arch(row: ModelRow, programs: bool) -> Arch:
@@ -231,7 +240,9 @@ def _by_path(settings: Settings) -> list[tuple[str, Value]]:
     return [(name, values[path.attribute]) for name, path in PATHS.items()]
 
 
-def _assumptions(asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings: Settings) -> list[Assumption]:
+def _assumptions(
+    asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings: Settings, behaviour: Recipe
+) -> list[Assumption]:
     values = dict(_by_path(settings))
     used = USED.get(settings.algorithm, ())
     shown = [path for path in PATHS if path in filled or path in used]
@@ -242,8 +253,16 @@ def _assumptions(asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings
             str(filled[path].origin) if path in filled else "vramcast default",
         )
         for path in shown
-        if path not in asked and path in used and values[path] is not None and not absent(path, settings)
+        if path not in asked
+        and path in used
+        and values[path] is not None
+        and not absent(path, settings, alone=behaviour.fsdp_alone)
     ]
+
+
+def _stands_for(row: ModelRow) -> list[Assumption]:
+    """That the model stands for the name that was given, if it does."""
+    return [Assumption("model", row.id, row.assumed)] if row.assumed else []
 
 
 def _ignored(said: Understanding) -> list[Ignored]:

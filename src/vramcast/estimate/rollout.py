@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
+import msgspec
 from msgspec import structs
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.estimate.causes import serves
 from vramcast.estimate.lengths import rollout_sequences, total_len
-from vramcast.estimate.packing import engine_formats
 from vramcast.estimate.resolve import Resolved
 from vramcast.memory.seat import Engine, Seat
+from vramcast.models.describe import build_layout
+from vramcast.models.layout import Layout
+from vramcast.models.place import VOCAB_MULTIPLE, Cut
+from vramcast.models.quant.loadtime import load_time
+from vramcast.models.served import BATCHED, Served
 from vramcast.types.settings import Settings
 from vramcast.units import GIB
 
@@ -26,7 +32,7 @@ class _Batch(NamedTuple):
 def _batch(gpu: Gpu) -> _Batch:
     """What vLLM runs at once unless told, by the card: vllm/engine/arg_utils.py, get_batch_defaults."""
     large = gpu.total_bytes.value >= 70 * GIB and "a100" not in gpu.id
-    return _Batch(1024, 16384) if large else _Batch(256, 8192)
+    return _Batch(1024, 16384) if large else _Batch(256, BATCHED)
 
 
 def engine_seat(job: Resolved, base: Seat) -> Seat:
@@ -44,11 +50,9 @@ def engine_seat(job: Resolved, base: Seat) -> Seat:
         offloads=frozenset[str](),
         streams=False,
         engine=Engine(
-            kind=settings.engine_kind,
+            served=_served(job, settings),
             tp=settings.engine_tp,
             weights_dtype=settings.engine_dtype,
-            formats=engine_formats(settings, job.arch, job.quantisation),
-            kv_dtype=settings.engine_kv_dtype or settings.engine_dtype,
             sleep=settings.engine_sleep,
             eager=settings.engine_eager,
             max_seqs=_max_seqs(job, settings),
@@ -56,6 +60,25 @@ def engine_seat(job: Resolved, base: Seat) -> Seat:
             max_len=settings.engine_max_len or _default_len(job, settings),
         ),
     )
+
+
+def _served(job: Resolved, settings: Settings) -> Served:
+    tp, row = settings.engine_tp, job.row
+    return Served(
+        _layout(row.id, msgspec.json.encode(row.config), row.where),
+        row.config,
+        Cut(tp=tp, etp=tp, vocab_multiple=VOCAB_MULTIPLE),
+        dtype=settings.engine_dtype,
+        version=settings.engine_version or "",
+        quantisation=job.quantisation or load_time(settings.engine_quant),
+        cache=settings.engine_kv_dtype or "auto",
+    )
+
+
+@lru_cache(16)
+def _layout(name: str, config: bytes, where: str) -> Layout:
+    """Built once: every lever asks about the same model again."""
+    return build_layout(name, msgspec.json.decode(config), where)
 
 
 def _max_seqs(job: Resolved, settings: Settings) -> int:

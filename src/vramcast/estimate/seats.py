@@ -14,6 +14,7 @@ from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.rollout import engine_seat
 from vramcast.memory.alloc_conf import parse
 from vramcast.memory.seat import Seat, named
+from vramcast.types.recipe import Recipe
 from vramcast.types.settings import ADAPTED, Settings
 
 
@@ -48,7 +49,7 @@ class Seats:
             return {}
         if state == "infer":
             sequences, length = _tokens(self.settings, scores=True)
-            return {"sequences": sequences, "seq_len": length, **_adapters_off(phase)}
+            return {"sequences": sequences, "seq_len": length, **self._score(phase)}
         if state != "generate":
             return {}
         total, prompt = total_len(self.settings), prompt_len(self.settings)
@@ -57,14 +58,17 @@ class Seats:
             return {**sequences, "seq_len": 1, "cached_len": total, "prompt_len": prompt, "longest": total}
         return {**sequences, "seq_len": prompt, "cached_len": prompt, "prompt_len": prompt, "longest": total}
 
+    def _score(self, phase: str) -> dict[str, Any]:
+        """The reference may be the policy without its adapters; the entropy is that of the old policy."""
+        if phase == "score.reference":
+            return {"adapters_off": True, "entropy": "none"}
+        chunk = self.settings.logprob_chunk if self.settings.logprob_entropy == "chunked" else 0
+        return {"entropy": self.settings.logprob_entropy, "entropy_chunk": chunk}
+
     def _without_autocast(self) -> dict[str, Any]:
         """PEFT's `generate` calls the model inside, whose forward accelerate did not wrap."""
         outside = self.base.tuning == "lora"
         return {"autocast": False, "compute_dtype": self.base.param_dtype} if outside else {}
-
-
-def _adapters_off(phase: str) -> dict[str, Any]:
-    return {"adapters_off": True} if phase == "score.reference" else {}
 
 
 def _tokens(settings: Settings, *, scores: bool) -> tuple[int, int]:
@@ -82,10 +86,10 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
     trains = settings.algorithm != "inference" and role == "policy"
     lora = settings.tuning in ADAPTED and settings.algorithm != "inference" and role == "policy"
     fused = settings.loss == "fused"
-    sharded = settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1
+    sharded = is_sharded(settings, job.recipe)
     packing = packing_of(settings, job.arch, job.quantisation, job.recipe) if role in ("policy", "reference") else None
     stored = (settings.quant_rest_dtype if packing else None) or settings.weights_dtype
-    mixed = settings.compute_dtype if settings.autocast else stored  # of autocast, and of FSDP
+    mixed = settings.compute_dtype if settings.autocast or sharded else stored  # of autocast, or of FSDP alone
     param_dtype = mixed if sharded else stored
     sequences, length = _tokens(settings, scores=False)
     return Seat(
@@ -99,13 +103,14 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         gpu=job.gpu,
         sequences=sequences,
         seq_len=length,
-        scored_len=scored_len(settings, job.recipe) if fused else length,
+        scored_len=scored_len(settings, job.recipe) if fused or job.recipe.scores else length,
         labels_unknown=settings.labelled_frac is None and settings.algorithm != "grpo",
         lora_rank=settings.lora_rank if lora else 0,
         ranks=(settings.shard_size or settings.gpus) if sharded else 1,
         gpus=settings.gpus,
         sync_bucket=settings.engine_sync_bucket_bytes or 0,
         tuning="frozen" if not trains else ("lora" if lora else "full"),
+        unfrozen=role == "reference" and job.recipe.reference_unfrozen,
         weights_dtype=_stored_dtype(job, settings, stored, trains=trains and not lora),
         packing=packing,
         param_dtype=param_dtype,
@@ -113,18 +118,20 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         autocast=settings.autocast and settings.algorithm != "inference",
         state_dtype=settings.state_dtype or "",
         adapter_dtype="fp32" if sharded and _upcasts(job, settings) else settings.lora_dtype,
-        adapter_param_dtype=param_dtype if sharded and settings.autocast else settings.lora_dtype,
+        adapter_param_dtype=param_dtype if sharded and (settings.autocast or mixed != stored) else settings.lora_dtype,
         adapter_dropout=settings.lora_dropout > 0,
         targets=_targets(job, settings) if lora else frozenset(),
         optimizer=settings.optimizer,
         optimizer_impl=settings.optimizer_impl,
         accumulates=trains and settings.accumulation > 1,
-        shard=_shard(settings),
+        shard=_shard(settings, sharded=sharded),
         whole_unit=settings.wrap == "none",
         reshards=settings.reshard,
         syncs=job.recipe.syncs_gradients,
         reduce_dtype="fp32" if job.recipe.reduce_fp32 else mixed,
         communicates=settings.gpus > 1,
+        feeds_server=_feeds_server(job, settings, role),
+        served=settings.engine_tp,
         offloads=_offloads(settings, role),
         streams=role != "policy" and settings.offload_weights == "cpu" and sharded,
         recompute="full" if settings.recompute == "full" and trains else "none",
@@ -136,12 +143,18 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         cache=settings.engine_cache,
         cache_dtype=(settings.engine_kv_dtype or "int4") if settings.engine_cache == "quantised" else "",
         recipe=job.recipe,
+        entropy=settings.logprob_entropy if trains and settings.entropy == "grad" else "none",
         expandable=parse(settings.allocator).expandable_segments,
     )
 
 
+def _feeds_server(job: Resolved, settings: Settings, role: str) -> bool:
+    apart = settings.algorithm == "grpo" and settings.engine_kind == "vllm" and settings.engine_process == "server"
+    return apart and role == "policy" and job.recipe.server_nccl
+
+
 def _stored_dtype(job: Resolved, settings: Settings, stored: str, *, trains: bool) -> str:
-    upcast = trains and _upcasts(job, settings) and settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1
+    upcast = trains and _upcasts(job, settings) and is_sharded(settings, job.recipe)
     return "fp32" if upcast else stored
 
 
@@ -150,8 +163,13 @@ def _upcasts(job: Resolved, settings: Settings) -> bool:
     return job.recipe.upcasts_trainable and settings.autocast
 
 
-def _shard(settings: Settings) -> Any:
-    if settings.gpus == 1:
+def is_sharded(settings: Settings, recipe: Recipe) -> bool:
+    """FSDP wraps the model: over several GPUs, and over one where the framework wraps it whatever their number."""
+    return settings.shard in ("fsdp1", "fsdp2") and (settings.gpus > 1 or recipe.fsdp_alone)
+
+
+def _shard(settings: Settings, *, sharded: bool) -> Any:
+    if settings.gpus == 1 and not sharded:
         return "none"
     return "ddp" if settings.shard == "none" else settings.shard
 

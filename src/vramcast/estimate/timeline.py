@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from msgspec import structs
-
 from vramcast.algorithms import ALGORITHMS
 from vramcast.algorithms.table import Algorithm, Instant, Modes, Phase, When
+from vramcast.estimate.kept import spread_of, with_kept_blocks
 from vramcast.estimate.pools import KV, Pool, holds_pool, pool_term, size_pool
 from vramcast.estimate.resolve import Resolved
-from vramcast.estimate.seats import Seats
+from vramcast.estimate.seats import Seats, is_sharded
 from vramcast.memory import terms as _declared
 from vramcast.memory.alloc_conf import parse
-from vramcast.memory.allocator import CACHED
 from vramcast.memory.seat import Seat
-from vramcast.memory.term import TERMS, Reading, read
+from vramcast.memory.term import Reading, read
 from vramcast.types.result import PhaseBytes, ProcessBytes, TermBytes
 
 assert _declared  # importing the package declares the terms
@@ -39,12 +37,14 @@ class Moment(NamedTuple):
 
 def modes_of(job: Resolved) -> Modes:
     """The choices that decide which roles and phases there are."""
-    settings = job.settings
+    settings, source = job.settings, job.settings.logprob_source
+    recomputed = job.recipe.old_logprobs if source is None else source == "trainer"
     return Modes(
         reference=settings.reference_kind,
         engine=settings.engine_kind,
-        sharded=settings.shard in ("fsdp1", "fsdp2") and settings.gpus > 1,
-        old_logprobs=job.recipe.old_logprobs and settings.engine_kind != "hf",
+        apart=settings.algorithm == "grpo" and settings.engine_process == "server",
+        sharded=is_sharded(settings, job.recipe),
+        old_logprobs=recomputed and settings.engine_kind != "hf",
     )
 
 
@@ -73,7 +73,9 @@ def timeline(job: Resolved) -> Timeline:
     """Every instant of the first run of the loop and of a later one, on one of its GPUs."""
     found = list(instants(job))
     expandable = parse(job.settings.allocator).expandable_segments
-    return Timeline(_with_kept_blocks([phase for phase, _ in found], expandable=expandable), found[-1][1])
+    phases = [phase for phase, _ in found]
+    kept = with_kept_blocks(phases, spread_of(job, expandable=expandable), expandable=expandable)
+    return Timeline(kept, found[-1][1])
 
 
 def instants(job: Resolved) -> Iterator[tuple[PhaseBytes, Pool | None]]:
@@ -136,40 +138,6 @@ def _process(name: str, terms: list[TermBytes]) -> ProcessBytes:
         allocated_bytes=by["allocated"],
         reserved_bytes=by["allocated"] + by["cached"],
         other_bytes=by["outside"],
-    )
-
-
-def _with_kept_blocks(phases: list[PhaseBytes], *, expandable: bool) -> list[PhaseBytes]:
-    """Raise the high value of the trainer's `allocator.cached` by what an earlier instant left reserved.
-
-    The allocator keeps freed blocks (c10/cuda/CUDACachingAllocator.cpp); expandable segments keep at most 1 % more than
-    is allocated. Before an engine works the trainers call empty_cache, and nothing is kept.
-    """
-    reserved = 0
-    result: list[PhaseBytes] = []
-    for phase in phases:
-        process = phase.processes[0]
-        emptied = phase.states.get("rollout") in ("infer", "generate", "held")
-        reserved = process.reserved_bytes if emptied else max(reserved, process.reserved_bytes)
-        kept = reserved - process.reserved_bytes
-        if expandable:
-            kept = min(kept, process.allocated_bytes // 100)
-        result.append(_with_cached(phase, kept) if kept else phase)
-    return result
-
-
-def _with_cached(phase: PhaseBytes, kept: int) -> PhaseBytes:
-    """The phase with `kept` bytes more in the high value of the first process's `allocator.cached`."""
-    process = phase.processes[0].name
-    own = next((term for term in phase.terms if term.name == CACHED and term.process == process), None)
-    if own is None:
-        reading = Reading(TERMS[CACHED], 0, 0, 0)
-        role = next(iter(phase.states)) if "policy" not in phase.states else "policy"
-        own = _term(reading, role, process)
-    raised = structs.replace(own, high_bytes=own.high_bytes + kept)
-    terms = [raised if term is own else term for term in phase.terms]
-    return structs.replace(
-        phase, terms=terms if raised in terms else [*terms, raised], high_bytes=phase.high_bytes + kept
     )
 
 

@@ -12,6 +12,8 @@ from vramcast.types.paths import Value
 from vramcast.types.result import Forecast
 
 Edits: TypeAlias = dict[str, Value]
+Ladder: TypeAlias = list[Edits]
+"""the same edit in steps, the smallest change first: a job that does not fit goes down until it does"""
 
 
 def recompute(job: Resolved, answer: Forecast) -> Edits | str:
@@ -34,34 +36,76 @@ def attention_kernel(job: Resolved, answer: Forecast) -> Edits | str:
     return {"attention": None} if job.settings.attention == "eager" else "a kernel without scores runs already"
 
 
-def smaller_batch(job: Resolved, answer: Forecast) -> Edits | str:
-    """Half the micro-batch and twice the accumulation: the same step from smaller pieces."""
-    micro, accumulation = job.settings.micro_batch, job.settings.accumulation
-    if job.settings.algorithm == "inference":
-        return {"micro_batch": micro // 2} if micro > 1 else "one sequence at a time already"
-    if job.settings.token_budget:
+def fused_loss(job: Resolved, answer: Forecast) -> Edits | str:
+    """Head and loss in one kernel, tile by tile: the matrix of tokens × vocabulary is never whole."""
+    if not _trains(job):
+        return _NOTHING_TRAINS
+    return {"loss": "fused"} if job.settings.loss == "full" else f"the loss is {job.settings.loss} already"
+
+
+def smaller_batch(job: Resolved, answer: Forecast) -> Ladder | str:
+    """A smaller micro-batch and as much more accumulation: the same step from smaller pieces."""
+    settings = job.settings
+    if settings.token_budget and settings.algorithm != "inference":
         return "micro-batches are cut by tokens"
-    if micro % 2:
-        return f"micro_batch = {micro} has no half"
-    if job.settings.mini_batch:  # the accumulation follows
-        return {"micro_batch": micro // 2}
-    return {"micro_batch": micro // 2, "accumulation": accumulation * 2}
+    if settings.micro_batch == 1:
+        return "one sequence at a time already"
+    if settings.algorithm == "inference":
+        return [{"micro_batch": part} for part in _halves(settings.micro_batch, 1)]
+    if settings.mini_batch:  # the accumulation follows
+        return [{"micro_batch": part} for part in _parts(settings.micro_batch)]
+    step = settings.micro_batch * settings.accumulation
+    return [{"micro_batch": part, "accumulation": step // part} for part in _parts(settings.micro_batch)]
 
 
-def smaller_budget(job: Resolved, answer: Forecast) -> Edits | str:
-    """Half the tokens of a packed micro-batch, down to one sequence."""
+def smaller_budget(job: Resolved, answer: Forecast) -> Ladder | str:
+    """Fewer tokens in a packed micro-batch, down to one sequence."""
     budget = job.settings.token_budget
     if not budget:
         return "micro-batches are not cut by tokens"
-    return {"token_budget": budget // 2} if budget // 2 >= job.settings.seq_len else "one sequence fills it already"
+    steps: Ladder = [{"token_budget": part} for part in _halves(budget, job.settings.seq_len)]
+    return steps or "one sequence fills it already"
 
 
-def smaller_scoring(job: Resolved, answer: Forecast) -> Edits | str:
-    """Half the sequences of a log-probability pass."""
-    micro = job.settings.logprob_micro_batch
-    if job.settings.algorithm != "grpo" or not micro or micro < 2:
-        return "no log-probability pass has a batch of its own to halve"
-    return {"logprob.micro_batch": micro // 2}
+def smaller_scoring(job: Resolved, answer: Forecast) -> Ladder | str:
+    """Fewer sequences, or tokens, in a pass that computes log-probabilities."""
+    if job.settings.algorithm != "grpo":
+        return "no pass computes log-probabilities only"
+    by_tokens = job.settings.logprob_token_budget is not None
+    path, least = ("logprob.token_budget", job.settings.seq_len) if by_tokens else ("logprob.micro_batch", 1)
+    names = (path, f"reference.{path}") if job.settings.reference_kind == "copy" else (path,)
+    roles = {name: job.facts[name].value for name in names if name in job.facts}
+    steps = {name: _halves(size, least) for name, size in roles.items() if isinstance(size, int)}
+    longest = max(map(len, steps.values()), default=0)
+    found: Ladder = [
+        {name: parts[min(at, len(parts) - 1)] for name, parts in steps.items() if parts} for at in range(longest)
+    ]
+    return found or "no log-probability pass has a batch of its own to halve"
+
+
+def _halves(size: int, least: int) -> list[int]:
+    """Half of it, half of that, and so on; the last is `least`."""
+    found: list[int] = []
+    while size > least:
+        size = max(size // 2, least)
+        found.append(size)
+    return found
+
+
+_LARGEST_FACTOR = 100
+"""a batch with a larger prime factor is cut to the last divisor in one step"""
+
+
+def _parts(size: int) -> list[int]:
+    """Divisors of a batch, each a part of the one before, the largest first."""
+    found: list[int] = []
+    factor = 2
+    while size > 1:
+        while size % factor:
+            factor = factor + 1 if factor < _LARGEST_FACTOR else size
+        size //= factor
+        found.append(size)
+    return found
 
 
 def bf16_weights(job: Resolved, answer: Forecast) -> Edits | str:
@@ -111,16 +155,19 @@ def sleep(job: Resolved, answer: Forecast) -> Edits | str:
 
 
 def fraction(job: Resolved, answer: Forecast) -> Edits | str:
-    """The nearest engine share at which one sequence fits into it and everything else beside it."""
+    """The nearest engine share at which one sequence fits into it and everything else beside it, with its whole
+    range."""
     engine = next((engine for group in answer.groups for engine in group.engines), None)
     if engine is None or engine.fraction_low is None or engine.fraction_high is None:
         return _NO_ENGINE
-    now = job.settings.engine_fraction or 0.0
-    if engine.fraction_low > engine.fraction_high:
-        return f"no share works: {engine.fraction_low} is needed, {engine.fraction_high} is free beside the rest"
-    if engine.fraction_low <= now <= engine.fraction_high:
-        return f"{now} is between {engine.fraction_low} and {engine.fraction_high} already"
-    return {"engine.fraction": engine.fraction_high if now > engine.fraction_high else engine.fraction_low}
+    if job.settings.engine_kv_bytes is not None:
+        return "the cache has a size of its own: engine.kv_bytes"
+    now, low, high = job.settings.engine_fraction or 0.0, engine.fraction_low, engine.fraction_high
+    if low > high:
+        return f"no share is sure to work: {low} is needed, {high} is free beside the rest"
+    if low <= now <= high:
+        return f"{now} is between {low} and {high} already"
+    return {"engine.fraction": high if now > high else low}
 
 
 def engine(job: Resolved, answer: Forecast) -> Edits | str:
@@ -183,12 +230,13 @@ def lower_rank(job: Resolved, answer: Forecast) -> Edits | str:
     return {"lora.rank": job.settings.lora_rank // 2} if job.settings.lora_rank > 1 else "the rank is 1"
 
 
-def shorter(job: Resolved, answer: Forecast) -> Edits | str:
-    """Half the longest sequence, or half the response: activations, logits and cache shrink."""
+def shorter(job: Resolved, answer: Forecast) -> Ladder | str:
+    """Shorter sequences, or responses: activations, logits and cache shrink."""
     path, length = "seq_len", job.settings.seq_len
     if job.settings.algorithm == "grpo":
         path, length = "response_len", job.settings.response_len or 0
-    return {path: length // 2} if length > 1 else "sequences are one token long"
+    steps: Ladder = [{path: part} for part in _halves(length, max(length // 8, 1))]
+    return steps or "sequences are one token long"
 
 
 def smaller_group(job: Resolved, answer: Forecast) -> Edits | str:
@@ -234,7 +282,7 @@ def kv_dtype(job: Resolved, answer: Forecast) -> Edits | str:
 
 
 _NOTHING_TRAINS = "nothing trains"
-_NO_ENGINE = "no engine of its own generates"
+_NO_ENGINE = "no engine generates on these GPUs"
 
 
 def _trains(job: Resolved) -> bool:
@@ -242,4 +290,5 @@ def _trains(job: Resolved) -> bool:
 
 
 def _has_engine(job: Resolved) -> bool:
-    return job.settings.algorithm == "grpo" and job.settings.engine_kind == "vllm"
+    settings = job.settings
+    return settings.algorithm == "grpo" and settings.engine_kind == "vllm" and settings.engine_process != "server"

@@ -72,7 +72,7 @@ def parse(text: str, where: str = "PYTORCH_ALLOC_CONF") -> AllocatorSettings:
         with mistakes.collect():
             fields |= _reader(key)(key, value, fields)
     for mistake in mistakes.found:
-        mistake.context = {"in": where, **mistake.context}
+        mistake.said = {"in": where, **mistake.said}
     mistakes.done()
     fields.setdefault("max_non_split_rounding", fields.get("large_segment_size", SHARED))
     return AllocatorSettings(text=text, **fields)
@@ -82,7 +82,9 @@ def _reader(key: str) -> Read:
     try:
         return _KEYS[key]
     except KeyError:
-        raise refuse(f"unknown allocator setting {key!r}", near=near(key, _KEYS), allowed=", ".join(_KEYS)) from None
+        raise refuse(
+            f"unknown allocator setting {key!r}", near=lambda: near(key, _KEYS), allowed=", ".join(_KEYS)
+        ) from None
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ UNLIMITED = (1 << 64) - 1
 """the largest size_t"""
 
 _WORD = re.compile(r"[,:\[\]]|[^,:\[\]]+")
-_WHOLE = re.compile(r"([+-]?)(\d+)")
-_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_WHOLE = re.compile(r"([+-]?)(\d+)", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _MARKS = frozenset(",:[]")
 _SPACE = dict.fromkeys(map(ord, " \t\n\v\f\r"))
 
@@ -87,7 +87,7 @@ class Words:
 def whole(word: str) -> int | None:
     """std::stoull: digits, whatever follows them; a minus wraps around. None: no number, or too large."""
     match = _WHOLE.match(word)
-    if match is None or int(match[2]) > UNLIMITED:
+    if match is None or len(match[2].lstrip("0")) > len(str(UNLIMITED)) or int(match[2]) > UNLIMITED:
         return None
     return -int(match[2]) & UNLIMITED if match[1] == "-" else int(match[2])
 

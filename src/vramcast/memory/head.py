@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from vramcast.memory.attention import Attention
+from vramcast.memory.scored_logits import ScoredLogits, mark_logits
 from vramcast.memory.tape import Tensor
-from vramcast.num import Size, at_most, tabulate, up_to
+from vramcast.num import tabulate
 
 
-class Model(Attention):
+class Model(ScoredLogits):
     """All operators a causal language model needs, from token ids to the loss."""
 
     def inputs(self) -> list[Tensor]:
@@ -22,12 +22,10 @@ class Model(Attention):
         return [self.tape.empty(name, seat.sequences, length, "int64") for name in names]
 
     def hidden(self, name: str, *, embedded: bool = False) -> Tensor:
-        """Hidden states of all tokens, as a block gets them: in the dtype of the weights, part of the graph.
-
-        Norms in fp32 make fp32 of what a packed MLP is given, and so of what it gives; not of the embedding's output.
-        """
+        """Hidden states of all tokens, as a block gets them, part of the graph; from the embedding in the dtype of the
+        weights."""
         self.scope("")
-        dtype = "fp32" if self.seat.norms_fp32 and not embedded else self.weights_dtype
+        dtype = self.weights_dtype if embedded else self.seat.hidden_dtype
         out = self.tape.empty(name, self.seat.tokens, self.seat.arch.dims.hidden, dtype)
         out.requires_grad = self.tape.records
         return out
@@ -73,15 +71,22 @@ class Model(Attention):
     # --- heads --------------------------------------------------------------------------------------------------------
 
     def last_logits(self, hidden: Tensor) -> Tensor:
-        """Logits of the last position of every sequence, with the fp32 copy that sampling works on."""
-        tape, seat, dims = self.tape, self.seat, self.seat.arch.dims
+        """Logits of the last position of every sequence, with the fp32 copy that sampling works on; older versions made
+        those of the whole prompt, and fp32 of them."""
+        tape, seat, recipe = self.tape, self.seat, self.seat.recipe
         self.scope("")
-        last = Tensor(seat.sequences, hidden.width, hidden.dtype, hidden.storage)
-        logits = self.linear("lm_head", last, dims.hidden, dims.vocab, bias=False)
-        _mark_logits(logits)
+        scaled = recipe.prefill_logits == "scaled" and seat.arch.multiplies
+        every = recipe.prefill_logits == "all" or scaled
+        scored = hidden if every else Tensor(seat.sequences, hidden.width, hidden.dtype, hidden.storage)
+        logits = self._logits(scored)
+        if every and recipe.prefill_fp32:
+            plain, logits = logits, self.cast(logits, "fp32", "fp32 logits")
+            mark_logits(logits)
+            self.drop(plain)
         self.drop(hidden)  # the model's forward returns the logits only
+        copy = [tape.like(logits, "logits of the loop", kind="logits")] if scaled else []
         wide = tape.empty("fp32 last logits", seat.sequences, seat.arch.dims.vocab, "fp32", "logits")
-        self.drop(logits)
+        self.drop(logits, *copy)
         return wide
 
     def full_loss(self, hidden: Tensor) -> Tensor:
@@ -94,7 +99,7 @@ class Model(Attention):
         self.scope("")
         logits = self._logits(hidden)
         wide = self.cast(logits, "fp32", "fp32 logits")
-        _mark_logits(wide)
+        mark_logits(wide)
         if shift == "model":
             self.drop(logits)
             logits = Tensor(wide.rows, wide.width, wide.dtype, tape.hold(wide).storage)
@@ -121,136 +126,19 @@ class Model(Attention):
         out = tape.like(wide, "shifted logits", kind="logits")
         return tape.node(out, [wide], [], lambda gradient: [tape.like(wide, "shifted gradient", kind="logits")])
 
-    def kernel_loss(self, hidden: Tensor) -> Tensor:
-        """Cross-entropy in one kernel: the logits stay in 16 bits and their gradient overwrites them.
-
-        Source: flash_attn/ops/triton/cross_entropy.py with inplace_backward, as verl calls it
-        (verl/utils/torch_functional.py, logprobs_from_logits).
-        """
-        tape = self.tape
-        self.scope("")
-        logits = self._logits(hidden)
-        self.drop(hidden)
-        log_sum = tape.empty("log-sum-exp of logits", logits.rows, 1, "fp32")
-        out = tape.empty("log-probabilities", logits.rows, 1, "fp32")
-        tape.node(out, [logits], [logits, log_sum], lambda gradient: [tape.view(logits)])
-        self.drop(logits, log_sum)
-        loss = tape.empty("loss", 1, 1, "fp32")
-        tape.node(loss, [out], [], lambda gradient: [tape.like(out, "log-probability gradient")])
-        self.drop(out)
-        return loss
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        dims = self.seat.arch.dims
-        logits = self.linear("lm_head", hidden, dims.hidden, dims.vocab, bias=False)
-        if self.seat.arch.multiplies:
-            plain, logits = logits, self.times(logits)
-            self.drop(plain)
-        _mark_logits(logits)
-        return logits
-
     def _return(self, logits: Tensor) -> None:
-        """The logits in the model's output: converted to fp32 by accelerate under autocast, held or not by the
-        caller."""
+        """The logits in the model's output: converted to fp32 by accelerate, which ends autocast before, held or not
+        by the caller, who may measure them first."""
         recipe = self.seat.recipe
+        if recipe.outputs_fp32:
+            self.leave()
         if recipe.outputs_fp32 and logits.dtype != "fp32":
             wide = self.tape.like(logits, "fp32 output logits", "fp32", "logits")
             self.drop(logits)
             logits = wide
+        self.measure(logits)
         if not recipe.outputs_kept:
             self.drop(logits)
-
-    def fused_loss(self, hidden: Tensor) -> Tensor:
-        """A fused head: log-probabilities of the labelled tokens from tiles of logits, never the whole matrix. Backward
-        recomputes the tiles and sums the gradients of hidden states and head in fp32.
-
-        Source: trl/kernels/chunked_logprob.py (since TRL 1.15).
-        """
-        tape, seat, dims = self.tape, self.seat, self.seat.arch.dims
-        self.scope("fused head")
-        scored, vocab = seat.scored_tokens, dims.vocab
-        picked = self._pick(hidden, scored)
-        weight = tape.parameter(vocab, dims.hidden, self.weights_dtype, self.base_trains)
-        labels = tape.empty("labels", scored, 1, "int64")
-        statistics = [tape.empty(f"statistic {number}", scored, 1, "fp32") for number in range(_STATISTICS)]
-        self.drop(*self._tiles(picked, keeps_slice=False))
-        kept = [tape.empty(name, scored, 1, "fp32") for name in ("log z", "entropy")]
-        out = tape.empty("log-probabilities", scored, 1, "fp32")
-        self.drop(*statistics)
-
-        def backward(gradient: Tensor) -> list[Tensor | None]:
-            sums = [tape.like(picked, "fp32 hidden gradient", "fp32", "logits")]
-            if weight.requires_grad:
-                sums.append(tape.like(weight, "fp32 head gradient", "fp32", "gradient"))
-            tiles = self._tiles(picked, keeps_slice=True)
-            grads: list[Tensor | None] = [self._rounded(sums[0], picked.dtype, "activation")]
-            grads.append(self._rounded(sums[1], weight.dtype, "gradient") if weight.requires_grad else None)
-            tape.drop(*sums, *tiles)
-            return grads
-
-        tape.node(out, [picked, weight], [picked, labels, *kept], backward)
-        self.drop(picked, labels, *kept, hidden)
-        loss = tape.empty("loss", 1, 1, "fp32")
-        tape.node(loss, [out], [], lambda gradient: [tape.like(out, "log-probability gradient")])
-        self.drop(out)
-        return loss
-
-    def _rounded(self, wide: Tensor, dtype: str, kind: str) -> Tensor:
-        if wide.dtype == dtype:
-            return self.tape.view(wide)
-        return self.tape.like(wide, f"rounded {kind}", dtype, "gradient" if kind == "gradient" else "activation")
-
-    def _tiles(self, picked: Tensor, *, keeps_slice: bool) -> list[Tensor]:
-        """One buffer for a tile of logits; where dtypes differ, the rows and the slice of the head that are cast for
-        it. Each is cast before the last one is let go of; forward lets go of slices at once. What happens in two chunks
-        of rows happens in more. Gives what is there at the end."""
-        tape, seat, recipe = self.tape, self.seat, self.seat.recipe
-        dtype, width, vocab = seat.compute_dtype, picked.width, seat.arch.dims.vocab
-
-        def rows(count: Size) -> list[Tensor]:
-            return [tape.empty("hidden tile", count, width, dtype, "logits")] if picked.dtype != dtype else []
-
-        def head(count: Size) -> list[Tensor]:
-            return [tape.empty("head tile", count, width, dtype, "logits")] if self.weights_dtype != dtype else []
-
-        chunk, slices = at_most(picked.rows, recipe.tile_tokens), at_most(vocab, recipe.tile_vocab)
-        second = at_most(picked.rows, 2 * recipe.tile_tokens) - chunk
-        buffer = tape.empty("logits tile", chunk, recipe.tile_vocab, dtype, "logits")
-        hidden, held = rows(chunk), head(slices)
-        if keeps_slice:
-            following = head(at_most(vocab, 2 * recipe.tile_vocab) - slices)
-            self.drop(*held, *following)
-            held = head(vocab + recipe.tile_vocab - up_to(vocab, recipe.tile_vocab))
-        else:
-            self.drop(*held)
-            held = []
-        next_hidden = rows(second)
-        self.drop(*hidden)
-        next_slice = head(at_most(1, second) * slices)
-        self.drop(*held)
-        return [buffer, *next_hidden, *next_slice]
-
-    def _pick(self, hidden: Tensor, scored: Size) -> Tensor:
-        """Rows with a label, copied out; their gradient is scattered back over all rows in two steps."""
-        tape = self.tape
-        picked = tape.empty("labelled rows", scored, hidden.width, hidden.dtype)
-
-        def backward(gradient: Tensor) -> list[Tensor | None]:
-            zeros = tape.like(hidden, "scatter zeros")
-            scattered = tape.like(hidden, "scattered gradient")
-            tape.drop(zeros)
-            return [scattered]
-
-        return tape.node(picked, [hidden], [], backward)
-
-
-def _mark_logits(tensor: Tensor) -> None:
-    if tensor.storage is not None:
-        tensor.storage.kind = "logits"
-
-
-_STATISTICS = 7
-"""fp32 vectors of the forward kernel: maxima, sums and the target's logit."""
 
 
 def _sorted_ids(tokens: int) -> int:

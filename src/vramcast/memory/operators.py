@@ -6,9 +6,10 @@ the Hugging Face classes on fake tensors. Method names follow torch; the byte co
 
 from __future__ import annotations
 
-from vramcast.catalog.dtypes import BYTES
+from vramcast.memory.promotion import promoted
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape, Tensor
+from vramcast.memory.units import learns_whole
 from vramcast.num import whole
 
 
@@ -19,7 +20,7 @@ class Eager:
         self.tape = tape
         self.seat = seat
         self.weights_dtype = seat.param_dtype
-        self.base_trains = seat.tuning == "full"
+        self.base_trains = seat.tuning == "full" or learns_whole(seat)
 
     def scope(self, module: str) -> None:
         """Names what follows after the module it belongs to."""
@@ -44,7 +45,7 @@ class Eager:
 
     def add(self, left: Tensor, right: Tensor) -> Tensor:
         """Sum; both inputs share the gradient, cast where dtypes were promoted."""
-        out = self.tape.like(left, "sum", _promote(left.dtype, right.dtype))
+        out = self.tape.like(left, "sum", promoted(left.dtype, right.dtype))
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
             return [self._gradient_as(x, gradient) if x.requires_grad else None for x in (left, right)]
@@ -54,7 +55,7 @@ class Eager:
     def multiply(self, left: Tensor, right: Tensor) -> Tensor:
         """Elementwise product of equal shapes: each input is saved for the other's gradient."""
         tape = self.tape
-        out = tape.like(left, "product", _promote(left.dtype, right.dtype))
+        out = tape.like(left, "product", promoted(left.dtype, right.dtype))
         saved = [x for x, other in ((left, right), (right, left)) if other.requires_grad]
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
@@ -65,7 +66,7 @@ class Eager:
     def scale(self, x: Tensor, by: Tensor, name: str) -> Tensor:
         """Product with a smaller tensor that is broadcast (a norm's weight, a row's root mean square, rope tables)."""
         tape = self.tape
-        out = tape.like(x, name, _promote(x.dtype, by.dtype))
+        out = tape.like(x, name, promoted(x.dtype, by.dtype))
         saved = ([x] if by.requires_grad else []) + ([by] if x.requires_grad else [])
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
@@ -192,7 +193,3 @@ class Eager:
             return self.tape.view(gradient)
         kind = "gradient" if x.is_parameter else "activation"
         return self.tape.like(x, "gradient cast", kind=kind)
-
-
-def _promote(left: str, right: str) -> str:
-    return left if BYTES[left] >= BYTES[right] else right

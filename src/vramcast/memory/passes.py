@@ -15,6 +15,7 @@ from vramcast.memory.head import Model
 from vramcast.memory.pass_sizes import BlockPass, EndPass
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape
+from vramcast.memory.units import learns_whole
 from vramcast.num import Size, total, worst
 
 
@@ -26,14 +27,16 @@ def block_pass(seat: Seat) -> BlockPass:
 
 
 def first_block_pass(seat: Seat) -> BlockPass:
-    """The block behind the embedding. With adapters and no checkpoints nothing before it learns, so it keeps less."""
+    """The block behind the embedding. With adapters and no checkpoints nothing before it learns, so it keeps less; what
+    it is given may be of another dtype than what it gives."""
     if seat.arch.block.measured is not None:
         return seat.once("first block", lambda: measured().measured_first(seat))
-    if seat.records and seat.recompute == "full" and seat.norms_fp32:
-        return seat.once("first block", lambda: _checkpointed_block(seat, embedded=True))
-    if not seat.records or seat.tuning == "full" or seat.recompute == "full":
+    learns = seat.tuning == "full" or learns_whole(seat) or seat.recompute == "full"
+    if not seat.records or (learns and seat.hidden_dtype == seat.param_dtype):
         return block_pass(seat)
-    return seat.once("first block", lambda: _plain_block(seat, input_learns=False))
+    if seat.recompute == "full":
+        return seat.once("first block", lambda: _checkpointed_block(seat, embedded=True))
+    return seat.once("first block", lambda: _plain_block(seat, input_learns=learns, embedded=True))
 
 
 def end_pass(seat: Seat) -> EndPass:
@@ -59,7 +62,7 @@ def measured() -> Any:
 
 def new_tape(seat: Seat, *, records: bool) -> Model:
     """The model's operators on a fresh tape."""
-    return Model(Tape(records=records, accumulates=seat.keeps_gradients), seat)
+    return Model(Tape(records=records, accumulates=seat.adds_gradients), seat)
 
 
 def _infer_block(seat: Seat) -> BlockPass:
@@ -81,11 +84,11 @@ def _forward_block(ops: Model, *, input_learns: bool = True, embedded: bool = Fa
     return (hidden, ops.seat.arch.block.program(ops, ops.seat.arch, hidden, tables)), since
 
 
-def _plain_block(seat: Seat, *, input_learns: bool = True) -> BlockPass:
+def _plain_block(seat: Seat, *, input_learns: bool = True, embedded: bool = False) -> BlockPass:
     """The graph keeps its tensors from forward to backward."""
     ops = new_tape(seat, records=True)
     tape = ops.tape
-    (hidden, out), since = _forward_block(ops, input_learns=input_learns, embedded=not input_learns)
+    (hidden, out), since = _forward_block(ops, input_learns=input_learns, embedded=embedded)
     forward, casts = tape.peak(since), tape.alive("cast", since)
     tape.end_autocast()
     tape.drop(hidden)
@@ -178,9 +181,9 @@ def _run_ends(seat: Seat) -> EndPass:
     tape.drop(hidden)
     start = len(tape.steps)
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
-    most, casts = tape.peak(since, start), tape.alive("cast", since)
+    most, casts = _until_loss(ops, since, start)
     if not seat.records:
-        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask)
+        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, front=_embedded(seat))
     tape.end_autocast()
     start = len(tape.steps)
     tape.backward(loss, tape.like(loss, "loss gradient"))
@@ -198,8 +201,24 @@ def _run_ends(seat: Seat) -> EndPass:
         tape.alive("logits", since),
         leaf := _leaf(seat),
         mask,
-        tape.size(hidden) + leaf,
+        _embedded(seat) + leaf,
     )
+
+
+def _until_loss(ops: Model, since: int, start: int) -> tuple[Size, Size]:
+    """(most alive, casts while the model's forward runs). What autocast alone holds of the blocks' weights is counted
+    to the end, and so taken off what is alive behind it."""
+    tape = ops.tape
+    if ops.left is None:
+        return tape.peak(since, start), tape.alive("cast", since)
+    border, casts = ops.left
+    return worst(tape.peak(since, start, border), tape.peak(since, border) - cached_casts(ops.seat)), casts
+
+
+def cached_casts(seat: Seat) -> Size:
+    """Copies of the blocks' weights that only autocast holds."""
+    first, block, layers = first_block_pass(seat), block_pass(seat), seat.arch.dims.layers
+    return first.casts - first.saved_casts + (layers - 1) * (block.casts - block.saved_casts)
 
 
 def _mask(ops: Model) -> Size:
@@ -212,14 +231,19 @@ def _mask(ops: Model) -> Size:
 
 def _leaf(seat: Seat) -> Size:
     """The embedding's output, a leaf that stays beside its multiple."""
-    if not (seat.arch.multiplies and seat.inputs_require_grad):
-        return 0
+    return _embedded(seat) if seat.arch.multiplies and seat.inputs_require_grad else 0
+
+
+def _embedded(seat: Seat) -> Size:
+    """What the embedding gives."""
     return seat.tokens * seat.arch.dims.hidden * BYTES[seat.param_dtype]
 
 
 def _loss(ops: Model, normed: Any) -> Any:
     if ops.seat.loss == "fused":
         return ops.fused_loss(normed)
+    if ops.seat.recipe.scores:
+        return ops.scored_loss(normed)
     return ops.kernel_loss(normed) if ops.seat.recipe.cross_entropy == "flash" else ops.full_loss(normed)
 
 
@@ -229,7 +253,7 @@ def _embedding(seat: Seat) -> tuple[Size, Size]:
     Autograd adds the two: into the head's, unless that is a transposed view, as the plain product's is. Then the sum is
     a tensor of its own (torch/csrc/autograd/input_buffer.cpp, accumulate).
     """
-    ops = Model(Tape(records=True, accumulates=seat.keeps_gradients or seat.arch.tied), seat)
+    ops = Model(Tape(records=True, accumulates=seat.adds_gradients or seat.arch.tied), seat)
     out = ops.embed()
     start = len(ops.tape.steps)
     gradient = ops.tape.like(out, "hidden gradient")

@@ -13,8 +13,9 @@ from msgspec import Struct, field, structs
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.memory.packing import Packing
+from vramcast.memory.promotion import promoted
 from vramcast.models.arch import Arch
-from vramcast.models.quant.format import Format
+from vramcast.models.served import Served
 from vramcast.num import Named, Size
 from vramcast.types.recipe import Recipe
 
@@ -30,6 +31,7 @@ SIZES = {
     "prompt_len": "prompt_len",
     "longest": "longest",
     "scored_len": "scored_len",
+    "entropy_chunk": "chunk",
     "lora_rank": "rank",
     "ranks": "ranks",
     "gpus": "gpus",
@@ -41,12 +43,9 @@ SIZES = {
 class Engine(Struct, frozen=True, kw_only=True):
     """An inference engine as one of its ranks sees it."""
 
-    kind: str
+    served: Served
     tp: int
     weights_dtype: str
-    formats: dict[str, Format] = {}
-    """linear layer -> how the engine packs it; one that is missing is plain"""
-    kv_dtype: str
     sleep: Literal["none", "1", "2"]
     eager: bool
     max_seqs: Size
@@ -77,6 +76,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     """tokens that generation ends with"""
     scored_len: Size = 0
     """tokens of each sequence that the loss scores"""
+    entropy_chunk: Size = 0
+    """tokens of which the entropy is computed at once; 0: no chunks"""
     lora_rank: Size = 0
     ranks: Size = 1
     """ranks that share one copy of parameters, gradients and states (FSDP)"""
@@ -84,6 +85,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     """ranks of the process's communicator"""
     sync_bucket: Size = 0
     """bytes of the buffer that carries weights to an engine"""
+    served: Size = 0
+    """ranks of an engine on other GPUs that take weights from this one"""
 
     # modes: how
     process: str = "trainer"
@@ -104,6 +107,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     adapter_param_dtype: str = "fp32"
     adapter_dropout: bool = False
     targets: frozenset[str] = frozenset()
+    unfrozen: bool = False
+    """nothing learns, and yet parameters say that they do"""
     adapters_off: bool = False
     """they stay where they are, and this pass goes around them"""
     optimizer: str = "adamw"
@@ -118,6 +123,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     syncs: bool = True
     """FSDP reduces gradients in every micro-batch; else they stay whole until the last one"""
     reduce_dtype: str = "bf16"
+    feeds_server: bool = False
+    """weights go by NCCL to an engine on other GPUs"""
     communicates: bool = False
     """more than one rank"""
     offloads: frozenset[str] = frozenset()
@@ -127,6 +134,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     recompute: Literal["none", "full"] = "none"
     reentrant: bool = False
     loss: Literal["full", "fused"] = "full"
+    entropy: Literal["none", "compiled", "eager", "chunked"] = "none"
+    """of the logits: in the pass over old log-probabilities, and in the loss where it is part of it"""
     attention: str = "flash"
     one_sequence: bool = False
     """a micro-batch is one sequence: products of heads need no copies"""
@@ -163,10 +172,28 @@ class Seat(Struct, frozen=True, kw_only=True):
         return self.recipe.norms_fp32 and self.packing is not None
 
     @property
+    def hidden_dtype(self) -> str:
+        """Of hidden states between blocks: what a block gives is added to what it was given. Norms in fp32 make fp32 of
+        what a packed MLP is given, and so of what it gives."""
+        if self.norms_fp32:
+            return "fp32"
+        return promoted(self.param_dtype, self.compute_dtype) if self.autocast else self.param_dtype
+
+    @property
     def holds_inputs(self) -> bool:
         """FSDP 1 reshards frozen blocks by a hook on their inputs; see `fsdp.held_inputs`."""
         frozen_units = self.shard == "fsdp1" and self.tuning == "lora" and not self.whole_unit
         return frozen_units and self.recompute == "full" and self.reentrant
+
+    @property
+    def flat_model(self) -> bool:
+        """FSDP 1 without a wrap policy: the whole model is one flat tensor."""
+        return self.shard == "fsdp1" and self.whole_unit
+
+    @property
+    def adds_gradients(self) -> bool:
+        """Autograd adds a gradient to the one that is there. Those of views are new in every backward."""
+        return self.keeps_gradients and not self.flat_model
 
     @property
     def keeps_gradients(self) -> bool:
@@ -182,8 +209,8 @@ class Seat(Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """The role does something, or its weights are being sent."""
-        return self.state not in ("rest", "absent") or self.phase == "sync"
+        """The role does something, or its weights are being sent: those of the policy."""
+        return self.state not in ("rest", "absent") or (self.phase == "sync" and self.role == "policy")
 
     def resident(self, what: str) -> bool:
         """Whether weights or optimizer states are on the GPU now."""
@@ -204,6 +231,11 @@ class Seat(Struct, frozen=True, kw_only=True):
     @property
     def scored_tokens(self) -> Size:
         return self.sequences * self.scored_len
+
+    @property
+    def caches_casts(self) -> bool:
+        """Autocast keeps the copies that it makes of fp32 parameters, if those say that they learn."""
+        return self.autocast and (self.trains or self.unfrozen)
 
     @property
     def trains(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.packing import Packing
 from vramcast.memory.seat import Seat
@@ -35,9 +37,7 @@ def _block(seat: Seat) -> Size:
 def block_adapters(seat: Seat) -> Size:
     """Parameters of the adapters of one block: `rank * (inputs + outputs)` for every adapted linear layer."""
     dims = seat.arch.dims
-    pairs = total(
-        let(f"{row.linear} in + out", dims.size(row.rows) + dims.size(row.width)) for row in _adapted(seat)
-    )
+    pairs = total(let(f"{row.linear} in + out", dims.size(row.rows) + dims.size(row.width)) for row in _adapted(seat))
     return seat.lora_rank * pairs
 
 
@@ -63,6 +63,33 @@ def gathered_root(seat: Seat) -> Size:
     if not seat.whole_unit:
         return let("root", root_parameters(seat))
     return let("root", parameters(seat) + adapter_parameters(seat))
+
+
+def learns_whole(seat: Seat) -> bool:
+    """FSDP 1 makes one tensor of a unit, and a view of a tensor that learns has a gradient: frozen weights as well."""
+    return seat.tuning == "lora" and seat.flat_model
+
+
+def reduced_root(seat: Seat) -> Size:
+    """Parameters of the root unit that have gradients to reduce."""
+    if seat.tuning == "full" or learns_whole(seat):
+        return gathered_root(seat)
+    return adapter_parameters(seat) if seat.whole_unit else 0
+
+
+def reduced_block(seat: Seat) -> Size:
+    """The same of a block that is a unit."""
+    if seat.tuning == "full" or seat.whole_unit:
+        return gathered_block(seat)
+    return block_adapters(seat)
+
+
+def unit_gradients(seat: Seat, blocks: Size, *, embedding: bool) -> Size:
+    """Parameters of the one unit whose gradients are there when backward is done with so many blocks."""
+    if seat.tuning == "lora" and not learns_whole(seat):
+        return blocks * block_adapters(seat)
+    table = 0 if embedding or seat.arch.tied else embedding_elements(structs.replace(seat, shard="none"))
+    return root_parameters(seat) - table + blocks * (_block(seat) + block_adapters(seat))
 
 
 def held_tensors(seat: Seat) -> list[tuple[Size, Size]]:
@@ -131,6 +158,11 @@ def held_parameters(seat: Seat) -> Size:
     if not seat.sharded:
         return parameters(seat)
     return seat.once("held parameters", lambda: let("params_per_rank", held(held_tensors(seat))))
+
+
+def held_flat(seat: Seat) -> Size:
+    """A rank's share of the whole model as one flat tensor, adapters included."""
+    return let("share of the model", shard(gathered_root(seat), seat.ranks))
 
 
 def held_trainable(seat: Seat) -> Size:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 from msgspec import Struct
 
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.models import decoder
 from vramcast.models.arch import Arch, Block
+from vramcast.models.fields import most, wrong_count
 from vramcast.models.program import Dims
 from vramcast.models.types import family_of, unknown_type
 
@@ -44,6 +46,7 @@ FAMILIES = {
 HEADS = ("ForCausalLM", "LMHeadModel")
 """how the names of classes with a language-model head end"""
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+_OPTIONAL = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -115,23 +118,39 @@ def _flag(config: dict[str, Any], rule: bool | str) -> bool:
     return bool(config.get(rule, False)) if isinstance(rule, str) else rule
 
 
+_ANY_HEAD = (*HEADS, "ForConditionalGeneration")
+
+
+def has_head(config: Mapping[str, Any], source: str, heads: tuple[str, ...] = _ANY_HEAD) -> bool:
+    """Whether the class generates; a config that names none is taken to.
+
+    Raises:
+        Refused: the classes are no list of names.
+    """
+    named: Any = config.get("architectures")
+    classes = cast("list[Any]", named) if isinstance(named, list) else []
+    if (named is not None and named is not classes) or not all(isinstance(one, str) for one in classes):
+        raise refuse(f"architectures must be a list of names, not {named!r}", **{"from": source})
+    return not classes or any(name.endswith(heads) for name in classes)
+
+
 def check_head(config: dict[str, Any], source: str, heads: tuple[str, ...] = HEADS) -> None:
     """A class such as MistralModel has no head: it embeds text, and nothing here is about that."""
-    classes: list[str] = config.get("architectures") or []
-    if classes and not any(name.endswith(heads) for name in classes):
+    if not has_head(config, source, heads):
         raise refuse(
-            f"{classes[0]} has no language-model head: what it does is not modelled yet",
+            f"{config['architectures'][0]} has no language-model head: what it does is not modelled yet",
             **{"from": source, "allowed": f"models of a class …{heads[0]}"},
         )
 
 
 def _check(config: dict[str, Any], source: str) -> None:
     mistakes = Mistakes()
-    for field in _REQUIRED:
+    for field in (*_REQUIRED, *_OPTIONAL):
         value = config.get(field)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            problem = "is missing" if value is None else f"must be a whole number above 0, not {value!r}"
-            mistakes.add(f"{field} {problem}", **{"from": source})
+        if value is None and field in _OPTIONAL:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most(field):
+            mistakes.add(f"{field} {wrong_count(field, value)}", **{"from": source})
     mistakes.done()
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads") or config["num_attention_heads"]
     if heads % kv_heads:

@@ -19,7 +19,15 @@ from vramcast.num import Size
 
 REQUIRED = frozenset("hidden_size num_hidden_layers num_attention_heads intermediate_size vocab_size".split())
 _LARGEST = 1 << 40
+_REPEATED = re.compile(r"(layers|n_layer|heads|n_head|depth|depths|blocks)$")
+_MOST = 1 << 10
+"""of what a model repeats: the deepest has a few hundred layers, and each is looked at by itself"""
 _T = TypeVar("_T")
+
+
+def most(name: str) -> int:
+    """The largest number that a field may hold."""
+    return _MOST if _REPEATED.search(name) else _LARGEST
 
 
 class TypeDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +53,15 @@ def type_defaults(model_type: str) -> TypeDefaults:
     """The row of a model type; an empty one for a type that transformers does not have."""
     found = re.search(rb'^\{"type":"' + re.escape(model_type.encode()) + rb'",.*$', _lines(), re.MULTILINE)
     return msgspec.json.decode(found[0], type=TypeDefaults) if found else TypeDefaults(model_type)
+
+
+def wrong_count(name: str, value: Any, least: int = 1) -> str:
+    """What is wrong with a number of a config.json."""
+    if value is None:
+        return "is missing"
+    if isinstance(value, int) and value > most(name):
+        return f"must be at most {most(name):,}, not {value}"
+    return f"must be a whole number {'above 0' if least == 1 else f'of at least {least}'}, not {value!r}"
 
 
 class Fields:
@@ -123,10 +140,8 @@ class Fields:
         value = self.given(name) if required else self.get(name)
         if value is None and otherwise is not None:
             return otherwise
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < _LARGEST:
-            bound = "above 0" if least == 1 else f"of at least {least}"
-            problem = "is missing" if value is None else f"must be a whole number {bound}, not {value!r}"
-            self.wrong(f"{self.path(name)} {problem}")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most(name):
+            self.wrong(f"{self.path(name)} {wrong_count(name, value, least)}")
             return max(least, 1)
         return value
 

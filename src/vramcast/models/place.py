@@ -8,6 +8,7 @@ Sources: vLLM 0.33 `distributed/utils.py` get_pp_indices (pipeline stages), `lay
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from math import prod
 from typing import Literal, TypeAlias
 
@@ -16,6 +17,7 @@ from msgspec import Struct
 from vramcast.errors import Mistakes
 from vramcast.models.layout import Blocks, Kind, Layout, Piece, Weight
 from vramcast.num import Size, shard, total, up_to
+from vramcast.units import divisors
 
 Rule: TypeAlias = Literal["vllm", "even"]
 Zero: TypeAlias = Literal["none", "zero3", "fsdp1", "fsdp2"]
@@ -101,7 +103,7 @@ def check_cut(layout: Layout, cut: Cut, origins: Mapping[str, str] | None = None
                 pieces.setdefault(piece, weight.name)
         piece = next((piece for piece in pieces if not _divides(piece, ranks)), None)
         if piece is not None:
-            allowed = [count for count in range(1, piece.count + 1) if all(_divides(one, count) for one in pieces)]
+            allowed = [count for count in divisors(int(piece.count)) if all(_divides(one, count) for one in pieces)]
             mistakes.add(
                 f"{name} = {ranks} does not divide the {piece.count} units of {pieces[piece]}",
                 **{"from": said.get(name, ""), "allowed": ", ".join(map(str, allowed))},
@@ -141,8 +143,8 @@ def stages(layers: int, pp: int, rule: Rule = "vllm") -> list[range]:
     sizes = [layers // pp] * pp
     for index in range(layers % pp):
         sizes[-(index + 2) if rule == "vllm" and pp > 1 else index] += 1
-    starts = [sum(sizes[:index]) for index in range(pp)]
-    return [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    starts = accumulate(sizes, initial=0)
+    return [range(start, start + size) for start, size in zip(starts, sizes, strict=False)]
 
 
 def on_stage(layout: Layout, cut: Cut, stage: int) -> Iterator[tuple[Blocks, int]]:

@@ -7,6 +7,7 @@ from typing import TextIO
 
 from vramcast.catalog.userfile import LIMIT_BYTES, check, read_bytes
 from vramcast.errors import refuse
+from vramcast.readers.document import Document, parse
 
 
 def read_text(source: str, stdin: TextIO | None) -> tuple[str, str]:
@@ -37,3 +38,21 @@ def _decode(content: bytes, name: str) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise refuse(f"{name} is binary, not text", help="a configuration is read as UTF-8") from None
+
+
+def place_of(path: str, folder: str) -> str | None:
+    """Where a file that a configuration names is, relative to here or to the configuration."""
+    return next((each for each in (path, os.path.join(folder, path)) if os.path.isfile(each)), None)
+
+
+def named_file(path: str, where: str, folder: str) -> tuple[Document, str]:
+    """A file that a script names, relative to here or to the script, and its name in origins.
+
+    Raises:
+        Refused: there is none, or it cannot be read.
+    """
+    found = place_of(path, folder)
+    if found is None:
+        raise refuse(f"no such file: {path}", **{"from": where, "help": "it is looked for here and beside the script"})
+    name, text = read_text(found, None)
+    return parse(name, text), name

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
+from collections.abc import Collection
 from typing import Any
 
-from vramcast.errors import refuse
 from vramcast.readers.accelerate import read_accelerate
-from vramcast.readers.document import Document, parse
-from vramcast.readers.files import read_text
+from vramcast.readers.document import Document
+from vramcast.readers.files import named_file
 from vramcast.readers.flags import Flags, beside
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 _OWN = re.compile(
-    r"accelerate_config|config_file|num_processes|num_machines|mixed_precision|multi_gpu|use_fsdp|use_deepspeed|machine_rank"
-    r"|main_process_ip|main_process_port|gpu_ids|zero_stage|zero3_\w+|offload_\w+_(?:device|nvme_path)|deepspeed_\w+"
-    r"|fsdp_(?!config)\w+|parallelism_config_\w+|num_cpu_threads_per_process|rdzv_backend|same_network"
+    r"accelerate_config|config_file|quiet|cpu|tpu|multi_gpu|mixed_precision|num_(?:processes|machines)|gpu_ids"
+    r"|num_cpu_threads_per_process|enable_cpu_affinity|same_network|machine_rank|main_\w+|rdzv_\w+|max_restarts"
+    r"|monitor_interval|role|tee|log_dir|distributed_type|compute_environment|downcast_bf16|tpu_(?!num_cores|metrics_debug)\w+|use_fsdp"
+    r"|use_deepspeed|use_megatron_lm|use_parallelism_config|zero_stage|zero3_\w+|offload_\w+_(?:device|nvme_path)"
+    r"|deepspeed_\w+|fsdp_(?!config)\w+|megatron_lm_\w+|fp8_\w+|dynamo_\w+|parallelism_config_\w+|mpirun_\w+"
+    r"|gradient_clipping"
 )
 _BLOCKS = {
     "fsdp_config": re.compile(r"fsdp_.*"),
@@ -57,8 +59,14 @@ _NODES = ("nnodes", "num_nodes")
 
 
 def is_launcher_option(key: str) -> bool:
-    """Whether `trl` hands the option on to `accelerate launch`."""
+    """Whether `accelerate launch` has the option."""
     return bool(_OWN.fullmatch(key))
+
+
+def handed_on(keys: Collection[str]) -> set[str]:
+    """Keys that `trl` hands on to `accelerate launch`: those that no trainer reads."""
+    own = {"fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params"} if "fsdp" in keys else set[str]()
+    return {key for key in keys if is_launcher_option(key)} - own
 
 
 def read_starter(flags: Flags, starter: str, script: str, folder: str) -> Understanding:
@@ -69,21 +77,25 @@ def read_starter(flags: Flags, starter: str, script: str, folder: str) -> Unders
     """
     if starter in ("torchrun", "deepspeed"):
         return _processes(flags, script)
+    if starter == "":
+        return Understanding([])
     if not flags.values:
         return Understanding([])
     key = "accelerate_config" if "accelerate_config" in flags.values else "config_file"
     chosen = flags.values.pop(key, None)
-    if chosen in _PRESETS:
+    if isinstance(chosen, str) and chosen in _PRESETS:
         document, name = (
             Document({**_OF_ALL_PRESETS, **_PRESETS[chosen]}, {}),
             f"trl's accelerate_configs/{chosen}.yaml",
         )
     elif chosen is not None:
-        document, name = named_file(str(chosen), f"{script}:{flags.lines[key]}", folder)
+        where = f"{script}:{flags.lines[key]}" if key in flags.lines else script
+        document, name = named_file(str(chosen), f"{where}  {key}", folder)
     else:
         document, name = Document({}, {}), ""
     content, lines = _merged(document.content, flags)
-    return beside(read_accelerate(Document(content, lines), script), document, set(lines), script, name)
+    understood = read_accelerate(Document(content, lines), script, folder)
+    return beside(understood, document, set(lines), script, name)
 
 
 def _merged(base: dict[str, Any], flags: Flags) -> tuple[dict[str, Any], dict[str, int]]:
@@ -94,13 +106,15 @@ def _merged(base: dict[str, Any], flags: Flags) -> tuple[dict[str, Any], dict[st
     lines: dict[str, int] = {}
     for key, value in flags.values.items():
         block = next((block for block, pattern in _BLOCKS.items() if pattern.fullmatch(key)), "")
+        line = flags.lines.get(key, 0)  # JSON has no lines
         if key in _SWITCHES:
-            content["distributed_type"], lines["distributed_type"] = _SWITCHES[key], flags.lines[key]
+            if value:
+                content["distributed_type"], lines["distributed_type"] = _SWITCHES[key], line
         elif block:
             content.setdefault(block, {})[key] = value
-            lines[f"{block}.{key}"] = flags.lines[key]
+            lines[f"{block}.{key}"] = line
         else:
-            content[key], lines[key] = value, flags.lines[key]
+            content[key], lines[key] = value, line
     return content, lines
 
 
@@ -115,16 +129,3 @@ def _processes(flags: Flags, script: str) -> Understanding:
     if nodes and machines > 1:
         facts.append(Fact("gpus_per_node", check_value("gpus_per_node", count, origin), origin))
     return Understanding(facts)
-
-
-def named_file(path: str, where: str, folder: str) -> tuple[Document, str]:
-    """A file that a script names, relative to here or to the script, and its name in origins.
-
-    Raises:
-        Refused: there is none, or it cannot be read.
-    """
-    found = next((each for each in (path, os.path.join(folder, path)) if os.path.isfile(each)), None)
-    if found is None:
-        raise refuse(f"no such file: {path}", **{"from": where, "help": "it is looked for here and beside the script"})
-    name, text = read_text(found, None)
-    return parse(name, text), name

@@ -1,18 +1,26 @@
-"""TRL YAML (`trl sft --config x.yaml`, and dpo, grpo): a flat mapping of the fields of three dataclasses and `env`."""
+"""TRL YAML (`trl sft --config x.yaml`, dpo, grpo ...): a flat mapping of the fields of three dataclasses and `env`."""
 
 from __future__ import annotations
 
-from vramcast.catalog.frameworks import parse_framework
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from vramcast.readers import trl_rules as rules
 from vramcast.readers.document import Document
-from vramcast.readers.trl_keys import KEYS, NOT_MODELLED, OLD, known_key
+from vramcast.readers.flags import Flags
+from vramcast.readers.programs import trainer_in
+from vramcast.readers.trl_keys import CHOOSES, KEYS, NO_EFFECT, OLD, UNREAD, known_key
+from vramcast.readers.trl_layout import layout
 from vramcast.readers.trl_native import NATIVE
 from vramcast.readers.trl_sheet import Sheet
+from vramcast.readers.trl_versions import version_of
 from vramcast.types.job import Fact, Origin, Understanding
 
-__all__ = ["NATIVE", "read_trl"]
+__all__ = ["NATIVE", "Program", "read_trl", "trainer_of"]
 
 _SIGNS: dict[str, frozenset[str]] = {
+    "rloo": frozenset({"normalize_advantages"}),
     "grpo": frozenset(
         "num_generations max_completion_length num_iterations steps_per_generation generation_batch_size use_vllm "
         "reward_funcs reward_model_name_or_path scale_rewards epsilon_high importance_sampling_level "
@@ -24,26 +32,62 @@ _SIGNS: dict[str, frozenset[str]] = {
         "precompute_ref_log_probs precompute_ref_batch_size beta f_divergence_type ld_alpha use_weighting discopop_tau "
         "loss_weights max_prompt_length use_logits_to_keep force_use_ref_model".split()
     ),
+    "sft": frozenset(
+        "packing packing_strategy eval_packing dataset_text_field dataset_kwargs completion_only_loss "
+        "assistant_only_loss max_seq_length num_of_sequences chars_per_token".split()
+    ),
 }
-"""Keys that only one trainer has (`beta` and `max_prompt_length`: that remain when it is not GRPO), by algorithm."""
-_CONFIGS = {"grpo": "GRPOConfig", "kto": "KTOConfig", "reward": "RewardConfig", "dpo": "DPOConfig", "sft": "SFTConfig"}
+"""Keys that only one trainer has (`beta` and `max_prompt_length`: that remain when it is not GRPO), by trainer."""
+_CONFIGS = {
+    "rloo": "RLOOConfig",
+    "grpo": "GRPOConfig",
+    "kto": "KTOConfig",
+    "reward": "RewardConfig",
+    "dpo": "DPOConfig",
+    "sft": "SFTConfig",
+}
 _DPO_LOSSES = frozenset(
     "sigmoid sigmoid_norm hinge ipo exo_pair nca_pair robust bco_pair sppo_hard aot aot_unpaired apo_zero apo_down "
     "discopop".split()
 )
+_SFT_LOSSES = ("nll", "chunked_nll", "dft")
+_ROLE = re.compile(
+    r"(?:.*_)?(?:teacher|student|critic|judge|draft|speculative|value_model|reward_model|ref_model|reference_model)(?:_.*)?"
+    r"|(?:.*_)?adapter(?:s|_path|_name|_name_or_path)?"
+    r"|(?:.*_)?(?:tensor|pipeline|context|sequence|expert|data)_(?:model_)?parallel(?:_.*)?"
+    r"|(?:zero_stage|fsdp|deepspeed|megatron|sglang|vllm|engine|quantization|load_in)(?:_.*)?"
+    r"|algorithm|trainer(?:_type|_name)?|algo|adv_estimator|tuner_type|finetuning_type|train_type|model"
+)
+"""Words of keys that choose roles, layout, algorithm, model or engine, whoever's keys these are."""
 
 
-def read_trl(document: Document, name: str) -> Understanding:
-    """The facts of a TRL file; `name` is the file in origins.
+class Program(NamedTuple):
+    """What is known of the program that reads the keys."""
+
+    trainer: str = ""
+    """one of TRL's, or `pretrain`; empty when only the keys can tell"""
+    framework: str = "trl"
+    launches: bool = True
+    """the program starts processes itself (`trl`): keys of `accelerate launch` in its file count"""
+    options: Flags = Flags({}, {}, {})
+    """what its command line says to `accelerate launch`"""
+
+
+def read_trl(document: Document, name: str, folder: str = "", program: Program | None = None) -> Understanding:
+    """The facts of a TRL file; `name` is the file in origins, `folder` where files that it names may stand.
 
     Raises:
-        Refused: with every wrong value.
+        Refused: with every wrong value, and every key that chooses what is not modelled.
     """
+    program = program or Program()
     sheet = Sheet(document, name)
-    kind = _assumed(sheet)
-    _old_names(sheet)
+    trainer, old = _assumed(sheet, program)
+    kind = {"rloo": "grpo", "pretrain": "sft"}.get(trainer, trainer)
+    launcher = _launcher(sheet, folder, program)
     rules.model_arguments(sheet)
+    _old_names(sheet)
     _table(sheet)
+    own = layout(sheet, folder, old=old)
     for rule in (
         rules.environment,
         rules.precision,
@@ -51,47 +95,102 @@ def read_trl(document: Document, name: str) -> Understanding:
         rules.lengths,
         rules.optimizer,
         rules.recompute,
-        rules.generation,
+        rules.engine,
         rules.evaluation,
+        rules.batches,
     ):
         rule(sheet)
+    rules.generation(sheet, trainer)
     rules.loss(sheet, kind)
     rules.roles(sheet, kind)
-    return sheet.understanding()
+    sheet.settle(NO_EFFECT)
+    return sheet.understanding() + own + launcher
 
 
-def _assumed(sheet: Sheet) -> str:
-    """What the file does not say: the version, and (from its keys) the trainer."""
-    release = parse_framework("trl")
-    origin = Origin(f"assumed: the newest TRL that is known, as {sheet.name} names no version")
-    sheet.facts.append(Fact("framework", f"{release.name}=={release.version}", origin))
-    kind, sign = _trainer(sheet)
-    why = f"key {sign} of {_CONFIGS[kind]}" if sign else "no key of another trainer"
-    where = sheet.where(sign) if sign else sheet.name
-    sheet.facts.append(Fact("algorithm", kind, Origin(f"{where}: {why}")))
-    return kind
+def _assumed(sheet: Sheet, program: Program) -> tuple[str, bool]:
+    """What the file does not say: the trainer (from its keys, unless the program tells) and the version; whether the
+    version is one of transformers 4's time."""
+    trainer, sign = (program.trainer, "") if program.trainer else _trainer(sheet)
+    priced = version_of(sheet.said, trainer, program.framework)
+    why = f"whose keys are read: {priced.why}" if priced.why else f"that is known, as {sheet.name} names no version"
+    words = {"trl": "TRL", "transformers": "Transformers"}[program.framework]
+    origin = Origin(f"assumed: the newest {words} {why}")
+    sheet.facts.append(Fact("framework", f"{program.framework}=={priced.version}", origin))
+    if not program.trainer:
+        why = f"key {sign} of {_CONFIGS[trainer]}" if sign else "no key tells the trainer"
+        where = Origin(f"{sheet.where(sign)}: {why}" if sign else f"assumed: {sheet.name}: {why}")
+        if not sign:
+            named = "as its name says" if trainer_in(sheet.name) else "TRL's plainest trainer"
+            sheet.warnings.append(
+                f"{sheet.name}: {why}: priced as {trainer}, {named}; --set algorithm=... names another"
+            )
+        sheet.facts.append(Fact("algorithm", "grpo" if trainer == "rloo" else trainer, where))
+        if trainer == "rloo":
+            sheet.facts.append(Fact("grpo.variant", "rloo", where))
+    if priced.why or priced.contradiction:
+        told = priced.contradiction or priced.why
+        sheet.warnings.append(
+            f"{sheet.name}: {told}; priced as {program.framework} {priced.version}, "
+            f"--set framework={program.framework}==VERSION names yours"
+        )
+    return trainer, bool(priced.why)
+
+
+def trainer_of(keys: Iterable[str]) -> str:
+    """The trainer that alone has one of the keys; empty when none tells."""
+    return _signed(keys)[0]
+
+
+def _signed(keys: Iterable[str]) -> tuple[str, str]:
+    """(trainer, the key that tells it), both empty when none does."""
+    keys = list(keys)
+    for kind, signs in _SIGNS.items():
+        for key in keys:
+            if key in signs or (kind == "grpo" and key.startswith("vllm_")):
+                return kind, key
+    return "", ""
 
 
 def _trainer(sheet: Sheet) -> tuple[str, str]:
-    """(algorithm, the key that tells it, or empty)."""
-    for kind, signs in _SIGNS.items():
-        for key in sheet.content:
-            if key in signs or (kind == "grpo" and key.startswith("vllm_")):
-                return kind, key
+    """(trainer, the key that tells it, or empty)."""
+    kind, key = _signed(sheet.content)
+    if kind:
+        return kind, key
     losses = sheet.get("loss_type")
     if isinstance(losses, list) or str(losses) in _DPO_LOSSES:
         return "dpo", "loss_type"
-    return "sft", ""
+    if str(losses) in _SFT_LOSSES:
+        return "sft", "loss_type"
+    return trainer_in(sheet.name) or "sft", ""
+
+
+def _launcher(sheet: Sheet, folder: str, program: Program) -> Understanding:
+    """Keys of `accelerate launch` in the file: `trl` hands them on, a script that is started already ignores them."""
+    from vramcast.readers.starter import handed_on, read_starter
+
+    part = handed_on(sheet.said)
+    for key in part:
+        if sheet.said[key] is None:
+            sheet.rest(key, "null: as if it were left out")
+        elif program.launches:
+            sheet.settled.add(key)
+        else:
+            sheet.rest(key, "the processes are started already")
+    options = program.options
+    if not program.launches or not (part or options.values):
+        return Understanding([])
+    values = {**{key: sheet.said[key] for key in part if sheet.said[key] is not None}, **options.values}
+    lines = {**{key: sheet.lines[key] for key in part if key in sheet.lines}, **options.lines}
+    with sheet.mistakes.collect():
+        return read_starter(Flags(values, lines, {}), "trl", sheet.name, folder)
+    return Understanding([])
 
 
 def _old_names(sheet: Sheet) -> None:
-    for old, (key, when) in OLD.items():
-        if old not in sheet.content:
-            continue
-        sheet.warn(old, f"is {when}; name your version with --set framework=trl==VERSION")
-        if not key or (key != old and key in sheet.content):
-            sheet.leave(old)
-        elif key != old:
+    for old, key in OLD.items():
+        if old in sheet.said and key in sheet.content:
+            sheet.rest(old, f"{sheet.label(key)} counts")
+        elif old in sheet.said:
             sheet.take_as(old, key, sheet.content[old])
 
 
@@ -101,10 +200,21 @@ def _table(sheet: Sheet) -> None:
             path, convert = KEYS[key]
             with sheet.reading(key):
                 converted = convert(value)
-                if converted is not None:
+                if converted is None:
+                    sheet.rest(key, "the default")
+                else:
                     sheet.fact(path, converted, key)
-        elif key in NOT_MODELLED:
-            if value not in (None, False, "", [], {}, *NOT_MODELLED[key]):
-                sheet.leave(key)
-        elif not known_key(key):
-            sheet.leave(key)
+        elif key in CHOOSES and key not in sheet.settled:
+            harmless, what = CHOOSES[key]
+            if value is None or value in ("", [], {}) or value in harmless:
+                sheet.rest(key, "it chooses nothing")
+            else:
+                sheet.refuse(key, what)
+        elif key in UNREAD and (value is None or value in UNREAD[key]):
+            sheet.rest(key, "the default")
+        elif _speaks_of_roles(key) and key not in sheet.settled and value not in (None, "", [], {}):
+            sheet.refuse(key, "no key of TRL, and its name says that it chooses a model, a role or a layout")
+
+
+def _speaks_of_roles(key: str) -> bool:
+    return not known_key(key) and bool(_ROLE.fullmatch(key))

@@ -139,61 +139,78 @@ RULED = frozenset(
     "gradient_checkpointing_kwargs activation_checkpointing activation_checkpointing_kwargs use_peft load_in_4bit "
     "load_in_8bit bnb_4bit_quant_type bnb_4bit_quant_storage use_bnb_nested_quant model_init_kwargs env beta "
     "precompute_ref_log_probs generation_batch_size reward_model_name_or_path reward_funcs loss_type "
-    "label_smoothing_factor per_device_eval_batch_size eval_strategy do_eval".split()
+    "label_smoothing_factor per_device_eval_batch_size eval_strategy do_eval num_iterations steps_per_generation "
+    "auto_find_batch_size accelerator_config cache_implementation ds3_gather_for_generation liger_kernel_config "
+    "pad_to_multiple_of vllm_importance_sampling_correction vllm_model_impl vllm_device vllm_dtype "
+    "gradient_checkpointing_use_reentrant model_max_length block_size deepspeed fsdp fsdp_config parallelism_config "
+    "fsdp_transformer_layer_cls_to_wrap fsdp_min_num_params".split()
 )
 """Keys that `trl_rules` reads."""
 
-OLD: dict[str, tuple[str, str]] = {
-    "max_seq_length": ("max_length", "the name of max_length up to trl 0.19"),
-    "torch_dtype": ("dtype", "the name of dtype up to trl 0.22, still read up to 0.26"),
-    "vllm_max_model_len": ("vllm_max_model_length", "the name of vllm_max_model_length in trl 0.14 to 0.17"),
-    "evaluation_strategy": ("eval_strategy", "the name of eval_strategy in transformers 4"),
-    "max_prompt_length": ("max_prompt_length", "a key of GRPOConfig up to trl 0.27 and of DPOConfig up to 0.28"),
-    "use_liger_loss": ("", "a key of GRPOConfig in trl 0.17 to 0.27"),
-    "vllm_device": ("", "a key of GRPOConfig in trl 0.14 to 0.17"),
-    "vllm_dtype": ("", "a key of GRPOConfig in trl 0.14 to 0.17"),
-    "use_logits_to_keep": ("", "a key of DPOConfig up to trl 0.28"),
-    "force_use_ref_model": ("", "a key of DPOConfig up to trl 0.28"),
+OLD: dict[str, str] = {
+    "max_seq_length": "max_length",
+    "torch_dtype": "dtype",
+    "vllm_max_model_len": "vllm_max_model_length",
+    "evaluation_strategy": "eval_strategy",
+    "use_liger": "use_liger_kernel",
 }
-"""Keys of older versions: (today's key, or empty where there is none; when it was read)."""
+"""Names of older versions, and today's."""
 
-NOT_MODELLED: dict[str, tuple[Any, ...]] = {
-    "accelerate_config": (),
-    "accelerator_config": (),
-    "auto_find_batch_size": (),
-    "bf16_full_eval": (),
-    "cache_implementation": (),
-    "cast_lm_head_to_fp32": (),
-    "ddp_static_graph": (),
-    "deepspeed": (),
-    "ds3_gather_for_generation": (True,),
-    "fp16_full_eval": (),
-    "fsdp": (),
-    "fsdp_config": (),
-    "liger_kernel_config": (),
-    "lora_target_parameters": (),
-    "neftune_noise_alpha": (),
-    "num_iterations": (1,),
-    "optim_args": (),
-    "optim_target_modules": (),
-    "pad_to_multiple_of": ("auto",),
-    "parallelism_config": (),
-    "steps_per_generation": (),
-    "sync_ref_model": (),
-    "torch_empty_cache_steps": (),
-    "use_transformers_continuous_batching": (),
-    "use_transformers_paged": (),
-    "vllm_importance_sampling_correction": (True,),
-    "vllm_model_impl": ("vllm",),
+CHOOSES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "cast_lm_head_to_fp32": ((False,), "the head computes in fp32"),
+    "lora_target_parameters": ((), "adapters on single parameters"),
+    "optim_target_modules": ((), "which modules the optimizer projects"),
+    "use_transformers_continuous_batching": ((False,), "Transformers' own engine with pages"),
+    "use_transformers_paged": ((False,), "Transformers' own engine with pages"),
+    "force_use_ref_model": ((False,), "a reference model beside the adapters"),
+    "reference_free": ((False,), "DPO without a reference"),
+    "ref_model_init_kwargs": ((), "how the reference is loaded"),
+    "model_adapter_name": ((), "adapters of several names in one model"),
+    "ref_adapter_name": ((), "an adapter as the reference"),
+    "is_encoder_decoder": ((False,), "an encoder beside the decoder"),
+    "generate_during_eval": ((False,), "generation in evaluation"),
+    "use_cpu": ((False,), "training on the CPU"),
+    "no_cuda": ((False,), "training on the CPU"),
+    "use_mps_device": ((False,), "training on Apple's GPUs"),
+    "use_ipex": ((False,), "training on Intel's cards"),
+    "tpu_num_cores": ((), "training on TPUs"),
+    "mp_parameters": ((), "SageMaker's model parallelism"),
+    "split_batches": ((False,), "per_device_train_batch_size counts the sequences of all GPUs"),
+    "torchdynamo": ((), "which compiler runs"),
+    "adafactor": ((False,), "another optimizer, under its old name: write optim"),
+    "per_gpu_train_batch_size": ((), "sequences a GPU, under its old name: write per_device_train_batch_size"),
+    "half_precision_backend": (("auto", "cuda_amp"), "apex' mixed precision"),
+    "fp16_backend": (("auto", "cuda_amp"), "apex' mixed precision"),
+    "past_index": ((-1,), "hidden states that are carried from batch to batch"),
+    **dict.fromkeys(
+        (
+            "rloo_k num_ppo_epochs num_mini_batches total_episodes local_rollout_forward_batch_size response_length "
+            "reward_model_path sft_model_path kl_coef num_sample_generations whiten_rewards cliprange_value vf_coef"
+        ).split(),
+        ((), "TRL's PPO, or its RLOO before 0.22"),
+    ),
 }
-"""Keys that change memory and have no path: unread, unless their value is null, false, empty or one of these."""
+"""Keys that choose roles, layout, algorithm or engine and are not modelled: (values that choose nothing, what they
+choose)."""
+
+UNREAD: dict[str, tuple[Any, ...]] = {
+    "ddp_static_graph": (False,),
+    "neftune_noise_alpha": (),
+    "optim_args": (),
+    "torch_empty_cache_steps": (),
+    "use_logits_to_keep": (False,),
+    "use_num_logits_to_keep": (False,),
+    "use_liger_loss": (False,),
+}
+"""Keys that may change memory a little and have no path: unread, unless their value is null, empty or one of these."""
 
 NO_EFFECT = frozenset(
     # data and scripts
-    "dataset_name dataset_config dataset_train_split dataset_test_split dataset_streaming datasets streaming "
+    "dataset dataset_name dataset_config dataset_train_split dataset_test_split dataset_streaming datasets streaming "
     "test_split_size ignore_bias_buffers dataset_text_field dataset_kwargs dataset_num_proc chat_template_path "
     "chat_template_kwargs eos_token pad_token truncation_mode shuffle_dataset eval_packing trust_remote_code "
-    "model_revision remove_unused_columns label_names data_seed seed "
+    "model_revision remove_unused_columns label_names data_seed seed dataset_batch_size num_of_sequences "
+    "chars_per_token label_pad_token_id padding_value tools base_model_attribute_name "
     # which tokens count is an interval of the forecast, whatever these say
     "completion_only_loss assistant_only_loss "
     # optimisation
@@ -203,8 +220,10 @@ NO_EFFECT = frozenset(
     "torch_compile_mode "
     # preference and reward losses
     "loss_weights ld_alpha f_divergence_type f_alpha_divergence_coef label_smoothing use_weighting discopop_tau "
-    "ref_model_mixup_alpha ref_model_sync_steps desirable_weight undesirable_weight center_rewards_coefficient "
+    "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps rpo_alpha desirable_weight undesirable_weight "
+    "center_rewards_coefficient "
     # sampling and group-relative losses
+    "bf16_full_eval fp16_full_eval "  # outside of training only
     "temperature top_p top_k min_p repetition_penalty generation_kwargs epsilon epsilon_high delta scale_rewards "
     "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg "
     "importance_sampling_level reward_weights multi_objective_aggregation mask_truncated_completions "
@@ -213,6 +232,8 @@ NO_EFFECT = frozenset(
     "vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min "
     "vllm_importance_sampling_cap transformers_continuous_batching_config vllm_server_base_url vllm_server_host "
     "vllm_server_port vllm_server_timeout vllm_group_port vllm_structured_outputs_regex vllm_guided_decoding_regex "
+    "vllm_enable_prefix_caching normalize_advantages normalize_advantage normalize_reward reward_clip_range "
+    "token_level_kl missing_eos_penalty stop_token stop_token_id cliprange exp_name "
     # logging, evaluation, saving, the hub
     "output_dir run_name project report_to logging_dir logging_strategy logging_steps logging_first_step "
     "logging_nan_inf_filter log_level log_level_replica log_on_each_node log_completions log_multimodal "
@@ -223,16 +244,18 @@ NO_EFFECT = frozenset(
     "save_only_model save_on_each_node save_safetensors enable_jit_checkpoint load_best_model_at_end "
     "metric_for_best_model greater_is_better resume_from_checkpoint restore_callback_states_from_checkpoint "
     "overwrite_output_dir push_to_hub hub_model_id hub_token hub_strategy hub_private_repo hub_always_push "
-    "hub_revision do_train do_predict "
+    "hub_revision do_train do_predict wandb_log_unique_prompts include_inputs_for_metrics push_to_hub_model_id "
+    "push_to_hub_organization push_to_hub_token use_legacy_prediction_loop "
     # data loading and processes
     "dataloader_drop_last dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers "
     "dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order group_by_length "
     "length_column_name train_sampling_strategy ignore_data_skip ddp_find_unused_parameters ddp_broadcast_buffers "
-    "ddp_backend ddp_timeout local_rank skip_memory_metrics debug use_cpu use_cache".split()
+    "ddp_backend ddp_timeout local_rank skip_memory_metrics debug use_cache ray_scope dispatch_batches "
+    "per_gpu_eval_batch_size fp16_opt_level jit_mode_eval tpu_metrics_debug".split()
 )
 """Keys that do not change the memory of a training step."""
 
 
 def known_key(key: str) -> bool:
     """Whether TRL has, or had, this key."""
-    return key in KEYS or key in RULED or key in OLD or key in NOT_MODELLED or key in NO_EFFECT
+    return any(key in table for table in (KEYS, RULED, OLD, CHOOSES, UNREAD, NO_EFFECT))

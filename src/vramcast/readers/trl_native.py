@@ -93,7 +93,6 @@ NATIVE: dict[str, Write] = {
     "lora.save_modules": _key("lora_modules_to_save"),
     "lora.dora": _key("use_dora"),
     "micro_batch": _key("per_device_train_batch_size"),
-    "eval.micro_batch": _key("per_device_eval_batch_size"),
     "accumulation": _key("gradient_accumulation_steps"),
     "seq_len": _key("max_length"),
     "prompt_len": _key("max_prompt_length"),

@@ -1,14 +1,14 @@
-"""verl's configuration keys as tables: which path each sets, which have no effect on memory, which are not modelled.
+"""verl's configuration keys as tables: which path each sets.
 
-Read in verl 0.9.1 (`verl/trainer/config/_generated_ppo_trainer.yaml`, the FSDP engine, the rollout workers). Keys whose
-meaning depends on other keys are read in `verl_rules`.
+Read in verl 0.9.1 (the FSDP engine, the rollout workers) and in the workers of 0.3 to 0.8. Keys whose meaning depends
+on other keys are read in `verl_rules`; what is not modelled or has no effect on memory stands in `verl_limits`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from vramcast.readers.trl_keys import Convert, flag, names, one_of, same, switch
+from vramcast.readers.trl_keys import Convert, names, one_of
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 MODEL, REF = "actor_rollout_ref.model.", "actor_rollout_ref.ref."
@@ -20,6 +20,34 @@ DTYPES = {
     **dict.fromkeys(("fp32", "float32", "float", "torch.float32"), "fp32"),
 }
 _dtype = one_of(DTYPES)
+
+
+def truth(value: Any) -> bool:
+    """What Python makes of a switch: verl asks `if config.x`, so any number or text but 0 and "" is true."""
+    return bool(value)
+
+
+def switch(on: str, off: str) -> Convert:
+    """A converter for a switch that chooses between two named values."""
+    return lambda value: on if truth(value) else off
+
+
+def given(value: Any) -> Any:
+    """A value that verl cannot do without.
+
+    Raises:
+        ValueError: null.
+    """
+    if value is None:
+        raise ValueError("null is no value that verl runs with")
+    return value
+
+
+def _dtype_or(unset: str) -> Convert:
+    """A converter for a dtype that is `unset` where it is null."""
+    return lambda value: unset if value is None else _dtype(value)
+
+
 _offload = switch("cpu", "none")
 
 
@@ -31,44 +59,45 @@ def _shard(value: Any) -> str:
 
 def _mib(value: Any) -> str:
     """verl shifts its megabytes by 20 bits."""
-    return f"{value}MiB"
+    return f"{given(value)}MiB"
 
 
 KEYS: dict[str, tuple[str, Convert]] = {
-    f"{MODEL}path": ("model", same),
-    "data.train_batch_size": ("prompts_per_step", same),
-    "data.max_prompt_length": ("prompt_len", same),
-    "data.max_response_length": ("response_len", same),
-    "trainer.n_gpus_per_node": ("gpus_per_node", same),
+    f"{MODEL}path": ("model", given),
+    "data.train_batch_size": ("prompts_per_step", given),
+    "data.max_prompt_length": ("prompt_len", given),
+    "data.max_response_length": ("response_len", given),
+    "trainer.n_gpus_per_node": ("gpus_per_node", given),
     f"{ACTOR}strategy": ("shard", _shard),
-    f"{ACTOR}ppo_mini_batch_size": ("mini_batch", same),
-    f"{ACTOR}ulysses_sequence_parallel_size": ("ulysses", same),
-    f"{FSDP}model_dtype": ("weights_dtype", _dtype),
-    f"{FSDP}reshard_after_forward": ("reshard", flag),
+    f"{ACTOR}ppo_mini_batch_size": ("mini_batch", given),
+    f"{ACTOR}ulysses_sequence_parallel_size": ("ulysses", given),
+    f"{FSDP}model_dtype": ("weights_dtype", _dtype_or("fp32")),
+    f"{FSDP}reshard_after_forward": ("reshard", truth),
     f"{FSDP}param_offload": ("offload.weights", _offload),
     f"{FSDP}optimizer_offload": ("offload.optimizer", _offload),
-    f"{REF}fsdp_config.model_dtype": ("reference.weights_dtype", _dtype),
+    f"{REF}fsdp_config.model_dtype": ("reference.weights_dtype", _dtype_or("bf16")),
+    f"{REF}fsdp_config.reshard_after_forward": ("reference.reshard", truth),
     f"{MODEL}enable_gradient_checkpointing": ("recompute", switch("full", "none")),
     f"{MODEL}enable_activation_offload": ("offload.activations", _offload),
     f"{MODEL}use_remove_padding": ("padding", switch("free", "max")),
     f"{MODEL}use_fused_kernels": ("loss", switch("fused", "full")),
     f"{MODEL}use_liger": ("fused_kernels", switch("liger", "none")),
     f"{ROLLOUT}name": ("engine.kind", one_of({kind: kind for kind in ("vllm", "sglang", "hf", "trtllm")})),
-    f"{ROLLOUT}n": ("group", same),
+    f"{ROLLOUT}n": ("group", given),
     f"{ROLLOUT}dtype": ("engine.dtype", _dtype),
-    f"{ROLLOUT}gpu_memory_utilization": ("engine.fraction", same),
-    f"{ROLLOUT}tensor_model_parallel_size": ("engine.tp", same),
-    f"{ROLLOUT}data_parallel_size": ("engine.dp", same),
-    f"{ROLLOUT}expert_parallel_size": ("engine.ep", same),
-    f"{ROLLOUT}pipeline_model_parallel_size": ("engine.pp", same),
-    f"{ROLLOUT}max_num_seqs": ("engine.max_seqs", same),
-    f"{ROLLOUT}max_num_batched_tokens": ("engine.max_batched_tokens", same),
-    f"{ROLLOUT}max_model_len": ("engine.max_len", same),
-    f"{ROLLOUT}enforce_eager": ("engine.eager", flag),
-    f"{ROLLOUT}quantization": ("engine.quant", same),
+    f"{ROLLOUT}gpu_memory_utilization": ("engine.fraction", given),
+    f"{ROLLOUT}tensor_model_parallel_size": ("engine.tp", given),
+    f"{ROLLOUT}data_parallel_size": ("engine.dp", given),
+    f"{ROLLOUT}expert_parallel_size": ("engine.ep", given),
+    f"{ROLLOUT}pipeline_model_parallel_size": ("engine.pp", given),
+    f"{ROLLOUT}max_num_seqs": ("engine.max_seqs", given),
+    f"{ROLLOUT}max_num_batched_tokens": ("engine.max_batched_tokens", given),
+    f"{ROLLOUT}max_model_len": ("engine.max_len", given),
+    f"{ROLLOUT}enforce_eager": ("engine.eager", truth),
+    f"{ROLLOUT}quantization": ("engine.quant", given),
     f"{ROLLOUT}checkpoint_engine.update_weights_bucket_megabytes": ("engine.sync_bucket_bytes", _mib),
 }
-"""Keys that set one path by themselves; null leaves the path unset."""
+"""Keys that set one path by themselves; null leaves the path unset where it is verl's own default."""
 
 RULED: dict[str, tuple[str, ...]] = {
     "algorithm.adv_estimator": ("algorithm",),
@@ -82,21 +111,32 @@ RULED: dict[str, tuple[str, ...]] = {
     f"{ACTOR}ppo_max_token_len_per_gpu": ("token_budget",),
     f"{ACTOR}entropy_coeff": ("entropy",),
     f"{ACTOR}calculate_entropy": ("entropy",),
-    f"{ACTOR}entropy_from_logits_with_chunking": ("entropy",),
+    **{
+        f"{prefix}{name}": ("logprob.entropy",)
+        for prefix in (ACTOR, FSDP)
+        for name in ("use_torch_compile", "entropy_from_logits_with_chunking", "entropy_from_logits_chunk_size")
+    },
+    **{f"{prefix}entropy_checkpointing": ("entropy",) for prefix in (ACTOR, FSDP)},
+    "algorithm.rollout_correction.bypass_mode": ("logprob.source",),
     f"{ACTOR}optim.optimizer": ("optimizer",),
     f"{ACTOR}optim.optimizer_impl": ("optimizer",),
+    f"{ACTOR}optim.override_optimizer_config.fused": ("optimizer.impl",),
+    f"{ACTOR}optim.override_optimizer_config.foreach": ("optimizer.impl",),
     f"{ACTOR}policy_loss.loss_mode": ("grpo.variant",),
     f"{FSDP}dtype": ("compute_dtype",),
     f"{FSDP}mixed_precision.param_dtype": ("compute_dtype",),
     f"{FSDP}fsdp_size": ("shard_size",),
     f"{FSDP}offload_policy": ("offload.weights",),
+    f"{FSDP}strategy": ("shard",),
     f"{FSDP}wrap_policy.min_num_params": ("wrap",),
+    f"{FSDP}wrap_policy.disable": ("wrap",),
     f"{FSDP}ulysses_sequence_parallel_size": ("ulysses",),
     f"{MODEL}override_config.attn_implementation": ("attention",),
     f"{MODEL}lora_rank": ("tuning", "lora.rank"),
     f"{MODEL}lora.rank": ("tuning", "lora.rank"),
     f"{MODEL}target_modules": ("lora.targets",),
     f"{MODEL}lora.merge": ("engine.sleep",),
+    f"{MODEL}fused_kernel_options.impl_backend": ("loss",),
     f"{ROLLOUT}free_cache_engine": ("engine.sleep",),
     f"{ROLLOUT}log_prob_use_dynamic_bsz": ("logprob.micro_batch",),
     f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": ("logprob.micro_batch",),
@@ -107,6 +147,15 @@ RULED: dict[str, tuple[str, ...]] = {
     f"{REF}log_prob_micro_batch_size": ("reference.logprob.micro_batch",),
     f"{REF}log_prob_max_token_len_per_gpu": ("reference.logprob.token_budget",),
     f"{REF}fsdp_config.param_offload": (),
+    f"{REF}fsdp_config.fsdp_size": ("reference.shard_size",),
+    f"{REF}fsdp_config.ulysses_sequence_parallel_size": ("ulysses",),
+    f"{REF}ulysses_sequence_parallel_size": ("ulysses",),
+    f"{REF}strategy": ("shard",),
+    f"{ROLLOUT}n_gpus_per_node": (),
+    f"{ROLLOUT}prompt_length": ("prompt_len",),
+    f"{ROLLOUT}response_length": ("response_len",),
+    f"{ROLLOUT}engine_kwargs.vllm.kv_cache_dtype": ("engine.kv_dtype",),
+    "model_engine": (),
     "reward.reward_model.enable": ("reward.kind",),
     "reward.reward_model.model_path": ("reward.model",),
     "critic.enable": ("critic.kind",),
@@ -120,15 +169,15 @@ RULED: dict[str, tuple[str, ...]] = {
 """Keys that `verl_rules` reads, with the paths that they feed."""
 
 CRITIC: dict[str, tuple[str, Convert]] = {
-    "critic.model.path": ("critic.model", same),
+    "critic.model.path": ("critic.model", given),
     "critic.strategy": ("critic.shard", _shard),
-    "critic.ppo_mini_batch_size": ("critic.mini_batch", same),
-    "critic.forward_micro_batch_size_per_gpu": ("critic.logprob.micro_batch", same),
-    "critic.ulysses_sequence_parallel_size": ("critic.ulysses", same),
-    "critic.fsdp.model_dtype": ("critic.weights_dtype", _dtype),
+    "critic.ppo_mini_batch_size": ("critic.mini_batch", given),
+    "critic.forward_micro_batch_size_per_gpu": ("critic.logprob.micro_batch", given),
+    "critic.ulysses_sequence_parallel_size": ("critic.ulysses", given),
+    "critic.fsdp.model_dtype": ("critic.weights_dtype", _dtype_or("fp32")),
     "critic.fsdp.param_offload": ("critic.offload.weights", _offload),
     "critic.fsdp.optimizer_offload": ("critic.offload.optimizer", _offload),
-    "critic.fsdp.reshard_after_forward": ("critic.reshard", flag),
+    "critic.fsdp.reshard_after_forward": ("critic.reshard", truth),
     "critic.model.enable_gradient_checkpointing": ("critic.recompute", switch("full", "none")),
     "critic.model.enable_activation_offload": ("critic.offload.activations", _offload),
     "critic.model.use_remove_padding": ("critic.padding", switch("free", "max")),
@@ -136,114 +185,14 @@ CRITIC: dict[str, tuple[str, Convert]] = {
 }
 """Keys of the critic, read if there is one."""
 
-OLD: dict[str, tuple[str, str]] = {
-    f"{ROLLOUT}update_weights_bucket_megabytes": (
-        f"{ROLLOUT}checkpoint_engine.update_weights_bucket_megabytes",
-        "up to verl 0.6",
-    ),
+OLD: dict[str, str] = {
+    f"{ROLLOUT}update_weights_bucket_megabytes": f"{ROLLOUT}checkpoint_engine.update_weights_bucket_megabytes",
     **{
-        f"critic.model.fsdp_config.{key}": (f"critic.fsdp.{key}", "up to verl 0.8")
+        f"critic.model.fsdp_config.{key}": f"critic.fsdp.{key}"
         for key in ("model_dtype", "param_offload", "optimizer_offload", "reshard_after_forward", "fsdp_size")
     },
-    "reward_model.enable": ("reward.reward_model.enable", "up to verl 0.8"),
-    "reward_model.model.path": ("reward.reward_model.model_path", "up to verl 0.8"),
+    "reward_model.enable": "reward.reward_model.enable",
+    "reward_model.model.path": "reward.reward_model.model_path",
+    "reward_model.enable_resource_pool": "reward.reward_model.enable_resource_pool",
 }
-"""Keys of older versions: (today's key, until when it was read)."""
-
-NOT_MODELLED: dict[str, tuple[Any, ...]] = {
-    "actor_rollout_ref.hybrid_engine": (True,),
-    f"{ACTOR}calculate_sum_pi_squared": (),
-    f"{ACTOR}entropy_checkpointing": (),
-    f"{ACTOR}freeze_vision_tower": (),
-    f"{ACTOR}pad_to_length": (),
-    f"{ACTOR}use_prefix_grouper": (),
-    f"{ACTOR}use_torch_compile": (True,),
-    f"{FSDP}forward_prefetch": (),
-    f"{FSDP}use_no_sync_for_gradient_accumulation": (),
-    f"{MODEL}exclude_modules": (),
-    f"{MODEL}fused_kernel_options.impl_backend": ("torch",),
-    f"{MODEL}use_shm": (),
-    f"{ROLLOUT}calculate_log_probs": (True, False),
-    f"{ROLLOUT}cudagraph_capture_sizes": (),
-    f"{ROLLOUT}enable_chunked_prefill": (True,),
-    f"{ROLLOUT}layered_summon": (),
-    f"{ROLLOUT}mode": ("async",),
-    f"{ROLLOUT}multi_stage_wake_up": (),
-    f"{ROLLOUT}nnodes": (0,),
-    "critic.fsdp.fsdp_size": (-1,),
-    "reward.reward_model.enable_resource_pool": (),
-    "trainer.device": ("cuda",),
-    "trainer.v1.trainer_mode": ("sync",),
-}
-"""Keys that change memory and have no path: unread, unless their value is null, false, empty or one of these."""
-
-NO_EFFECT: tuple[str, ...] = (
-    # data
-    "data.train_files", "data.val_", "data.train_max_samples", "data.tokenizer", "data.prompt_key",
-    "data.reward_fn_key", "data.image_key", "data.video_key", "data.audio_key", "data.seed", "data.shuffle",
-    "data.truncation",
-    "data.filter_overlong_prompts", "data.return_", "data.dataloader_num_workers", "data.trust_remote_code",
-    "data.custom_cls", "data.apply_chat_template_kwargs", "data.validation_shuffle", "data.sampler", "data.datagen",
-    "data.need_tools_kwargs", "data.tool_config_path", "data.function_tool_path", "data.use_shm",
-    # the optimisation
-    "algorithm.gamma", "algorithm.lam", "algorithm.kl_", "algorithm.norm_adv_by_std_in_grpo", "algorithm.filter_groups",
-    "algorithm.rollout_correction", "algorithm.rollout_is", "algorithm.use_pf_ppo", "algorithm.pf_ppo",
-    f"{ACTOR}optim.lr", f"{ACTOR}optim.weight_decay", f"{ACTOR}optim.betas", f"{ACTOR}optim.min_lr_ratio",
-    f"{ACTOR}optim.warmup_style", f"{ACTOR}optim.num_cycles", f"{ACTOR}optim.total_training_steps",
-    f"{ACTOR}optim.clip_grad", f"{ACTOR}optim.zero_indexed_step", f"{ACTOR}clip_ratio", f"{ACTOR}tau_",
-    f"{ACTOR}kl_loss_", f"{ACTOR}loss_", f"{ACTOR}policy_loss.", f"{ACTOR}grad_clip", f"{ACTOR}ppo_epochs",
-    f"{ACTOR}shuffle", f"{ACTOR}data_loader_seed", f"{FSDP}seed", f"{FSDP}use_orig_params",
-    "critic.optim.lr", "critic.optim.weight_decay", "critic.optim.betas", "critic.optim.min_lr_ratio",
-    "critic.optim.warmup_style", "critic.optim.total_training_steps", "critic.cliprange_value", "critic.grad_clip",
-    "critic.ppo_epochs", "critic.shuffle", "critic.loss_", "critic.data_loader_seed", "critic.model.tokenizer_path",
-    "critic.model.trust_remote_code", "critic.model.external_lib", "critic.model.lora_alpha", "critic.fsdp.seed",
-    "critic.fsdp.use_orig_params",
-    # the model's files, what is stored, and what is watched
-    f"{MODEL}lora_alpha", f"{MODEL}trust_remote_code", f"{MODEL}tokenizer_path", f"{MODEL}hf_config_path",
-    f"{MODEL}custom_chat_template", f"{MODEL}external_lib", f"{ACTOR}checkpoint", "critic.checkpoint",
-    f"{ACTOR}profiler", f"{REF}profiler", f"{ROLLOUT}profiler", "critic.profiler", "global_profiler",
-    "actor_rollout_ref.nccl_timeout",
-    # sampling and serving
-    f"{ROLLOUT}temperature", f"{ROLLOUT}top_", f"{ROLLOUT}do_sample", f"{ROLLOUT}val_kwargs", f"{ROLLOUT}seed",
-    f"{ROLLOUT}ignore_eos", f"{ROLLOUT}disable_log_stats", f"{ROLLOUT}load_format", f"{ROLLOUT}enable_prefix_caching",
-    f"{ROLLOUT}agent", f"{ROLLOUT}trace", f"{ROLLOUT}prometheus", f"{ROLLOUT}skip_tokenizer_init",
-    f"{ROLLOUT}scheduling_policy", f"{ROLLOUT}logprobs_mode", f"{ROLLOUT}prompt_length", f"{ROLLOUT}response_length",
-    f"{ROLLOUT}checkpoint_engine.backend",
-    # rewards by rules
-    "custom_reward_function", "reward.custom_reward_function", "reward.num_workers", "reward.reward_manager",
-    "reward.sandbox_fusion", "reward_model.reward_manager", "reward_model.launch_reward_fn_async",
-    "reward_model.reward_kwargs", "reward_model.num_workers", "sandbox_fusion",
-    # the trainer
-    "trainer.balance_batch", "trainer.total_", "trainer.project_name", "trainer.experiment_name", "trainer.logger",
-    "trainer.log_", "trainer.rollout_data_dir", "trainer.validation_data_dir", "trainer.save_freq",
-    "trainer.esi_redundant_time", "trainer.resume_", "trainer.checkpoint_callback_class", "trainer.val_",
-    "trainer.test_freq", "trainer.critic_warmup", "trainer.default_", "trainer.del_local_ckpt_after_load",
-    "trainer.max_", "trainer.ray_wait_register_center_timeout", "trainer.use_", "trainer.remove_previous_ckpt",
-    "trainer.v1.", "ray_kwargs", "ray_init", "transfer_queue", "skip.", "hydra.", f"{ACTOR}rollout_n",
-    f"{REF}rollout_n",
-)  # fmt: skip
-"""Beginnings of keys that do not change the memory of a step."""
-
-NO_EFFECT_INSIDE = ("_target_", "full_determinism", "turbo_config", "forward_only")
-"""Words of dotted keys that do not, wherever they stand: configurations that verl prints itself are full of them."""
-
-DEFAULTS: dict[str, Any] = {
-    "data.max_prompt_length": 512,
-    "data.max_response_length": 512,
-    "trainer.n_gpus_per_node": 8,
-    "trainer.nnodes": 1,
-    f"{ACTOR}ppo_max_token_len_per_gpu": 16384,
-    f"{ACTOR}use_dynamic_bsz": False,
-    f"{ACTOR}ulysses_sequence_parallel_size": 1,
-    f"{ACTOR}ppo_mini_batch_size": 256,
-    f"{ROLLOUT}n": 1,
-    "critic.ppo_max_token_len_per_gpu": 32768,
-}
-"""What rules and interpolations need of the values that a script leaves out; all defaults are rows of the catalogue."""
-
-
-def known_key(key: str) -> bool:
-    """Whether verl has, or had, this key."""
-    tables = (KEYS, RULED, CRITIC, OLD, NOT_MODELLED)
-    idle = key.startswith(NO_EFFECT) or any(word in NO_EFFECT_INSIDE for word in key.split("."))
-    return idle or any(key in table for table in tables)
+"""Keys of older versions, and today's key."""

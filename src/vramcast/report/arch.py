@@ -11,6 +11,7 @@ from msgspec import Struct
 from vramcast.catalog.checkpoint import read_checkpoint
 from vramcast.catalog.dtypes import DTYPES
 from vramcast.errors import refuse
+from vramcast.memory.loaded import loaded_bytes
 from vramcast.models.cache.kinds import Holder
 from vramcast.models.layout import Blocks, Layout
 from vramcast.models.place import Cut, held_by, stages, zero_share
@@ -59,7 +60,7 @@ class ModuleWeights(Struct, frozen=True, kw_only=True):
 
 
 class RankShare(Struct, frozen=True, kw_only=True):
-    """What a rank of a pipeline stage holds."""
+    """What a rank of a pipeline stage holds; in an engine what its counter shows after loading, tables included."""
 
     stage: int
     first_layer: int
@@ -185,15 +186,18 @@ def _ranks(subject: Subject) -> Iterator[RankShare]:
     if kind in ("zero3", "fsdp1", "fsdp2"):
         yield _sharded(subject, kind)
         return
-    layout, cut = subject.layout, subject.cut
+    layout, cut, served = subject.layout, subject.cut, subject.served()
     for stage, layers in enumerate(stages(len(layout.layers()), cut.pp, cut.rule)):
-        held = stored(layout, subject.quantisation, subject.dtype, cut, stage, subject.holder)
+        if served is None:
+            held = int(stored(layout, subject.quantisation, subject.dtype, cut, stage).bytes)
+        else:
+            held = loaded_bytes(served, stage)
         yield RankShare(
             stage=stage,
             first_layer=layers.start,
             layers=len(layers),
             params=held_by(layout, cut, stage),
-            bytes=int(held.bytes),
+            bytes=held,
         )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from vramcast.models.build import has_head
 from vramcast.models.cache.formats import Formats, formats
 from vramcast.models.cache.kinds import Holder, LayerKind, cache_kinds, text_config
 from vramcast.models.cache.sizes import bytes_of_sequence, bytes_per_token, layer_bytes, state_per_sequence, unit_bytes
 from vramcast.models.place import Cut
+from vramcast.models.served import BATCHED
 from vramcast.report.arch_subject import Subject
 
 
@@ -38,6 +40,8 @@ class Kept(Struct, frozen=True, kw_only=True):
     """the longest sequence of the model, or seq_len"""
     sequence_bytes: int
     """of a sequence of `tokens`"""
+    request_bytes: int | None
+    """what vLLM's pool must have for it: whole blocks, what is in flight, the block that is never given out"""
     kinds: list[KeptByLayers]
 
 
@@ -48,7 +52,7 @@ def kept(subject: Subject, holder: Holder) -> Kept | None:
         Refused: a cache dtype that the holder does not have for this kind of attention, a wrong window.
     """
     kinds = cache_kinds(subject.layout, subject.row.config, subject.row.where, holder)
-    if not any(kind.parts for kind in kinds):
+    if not any(kind.parts for kind in kinds) or not has_head(subject.row.config, subject.row.where):
         return None
     asked = subject.value("engine.kv_dtype")
     form = formats(kinds, holder, subject.dtype, str(asked or "auto"), subject.origin("engine.kv_dtype"))
@@ -61,8 +65,16 @@ def kept(subject: Subject, holder: Holder) -> Kept | None:
         state_bytes=int(state_per_sequence(kinds, form, cut)),
         tokens=tokens,
         sequence_bytes=int(bytes_of_sequence(kinds, form, tokens, cut)) if tokens else 0,
+        request_bytes=_request(subject, tokens) if tokens else None,
         kinds=[_by_layers(kind, form, cut) for kind in kinds],
     )
+
+
+def _request(subject: Subject, tokens: int) -> int | None:
+    served, batched = subject.served(), subject.value("engine.max_batched_tokens")
+    if served is None or served.holder != "vllm" or subject.cut.pp > 1:
+        return None
+    return served.least_pool(tokens, batched if isinstance(batched, int) else BATCHED)
 
 
 def _by_layers(kind: LayerKind, form: Formats, cut: Cut) -> KeptByLayers:

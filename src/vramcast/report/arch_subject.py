@@ -13,9 +13,11 @@ from vramcast.errors import Mistakes, refuse
 from vramcast.models.describe import build_layout
 from vramcast.models.layout import Layout
 from vramcast.models.place import VOCAB_MULTIPLE, Cut, check_cut
+from vramcast.models.quant.format import ENGINES
 from vramcast.models.quant.loadtime import load_time
 from vramcast.models.quant.quantisation import Quantisation
 from vramcast.models.quant.read import read_quantisation
+from vramcast.models.served import Served
 from vramcast.types.job import Fact
 
 CUTS = ("tp", "pp", "ep", "etp")
@@ -37,6 +39,21 @@ class Subject(Struct, frozen=True, kw_only=True):
     def value(self, path: str) -> Any:
         """What was said of a path; None if nothing."""
         return self.asked[path].value if path in self.asked else None
+
+    def served(self) -> Served | None:
+        """The model on a rank of the engine that holds it, if one does."""
+        if self.holder == "checkpoint":
+            return None
+        return Served(
+            self.layout,
+            self.row.config,
+            self.cut,
+            dtype=self.dtype,
+            holder=self.holder,
+            version=str(self.value("engine.version") or ""),
+            quantisation=self.quantisation,
+            cache=str(self.value("engine.kv_dtype") or "auto"),
+        )
 
     def origin(self, path: str) -> str:
         return str(self.asked[path].origin) if path in self.asked else ""
@@ -67,9 +84,13 @@ def subject_of(asked: Mapping[str, Fact]) -> Subject:
     dtype = str(asked["weights_dtype"].value) if "weights_dtype" in asked else layout.dtype
     if dtype not in BYTES:
         raise refuse(f"weights_dtype = {dtype} is not a dtype of plain weights", allowed="fp32, bf16, fp16")
-    kind = asked["engine.kind"].value if "engine.kind" in asked else ""
-    holder = cast(Any, kind) if kind in ("vllm", "sglang") else "checkpoint"
+    kind = _said_kind(asked)
+    holder = cast(Any, kind) if kind in ENGINES else "checkpoint"
     return Subject(row=row, layout=layout, quantisation=quantisation, dtype=dtype, holder=holder, cut=cut, asked=asked)
+
+
+def _said_kind(asked: Mapping[str, Fact]) -> object:
+    return asked["engine.kind"].value if "engine.kind" in asked else ""
 
 
 def _said(asked: Mapping[str, Fact]) -> str:
@@ -106,7 +127,8 @@ def _cut(asked: Mapping[str, Fact]) -> Cut:
     sizes = {path: whole(asked, path) or 1 for path in CUTS}
     if "ep" not in asked and "etp" not in asked:
         sizes["etp"] = sizes["tp"]
-    vocab_multiple = VOCAB_MULTIPLE if sizes["tp"] > 1 else 1
+    padded = sizes["tp"] > 1 or _said_kind(asked) in ENGINES
+    vocab_multiple = VOCAB_MULTIPLE if padded else 1
     tp, pp, ep, etp = (sizes[path] for path in CUTS)
     return Cut(tp=tp, pp=pp, ep=ep, etp=etp, vocab_multiple=vocab_multiple)
 

@@ -71,6 +71,7 @@ def _formats(names: list[str]) -> str:
 def _kept(report: ArchReport) -> Iterator[str]:
     kept = report.kept
     if kept is None:
+        yield "kept by a sequence: nothing, as this class generates nothing"
         return
     yield f"kept by a sequence, keys and values in {kept.dtype} ({kept.holder})"
     for kind in kept.kinds:
@@ -81,6 +82,8 @@ def _kept(report: ArchReport) -> Iterator[str]:
         yield _row("", "state, whatever the length", "", gib(kept.state_bytes))
     if kept.tokens:
         yield _row("", f"a sequence of {kept.tokens:,} tokens", "", gib(kept.sequence_bytes))
+    if kept.request_bytes is not None and kept.request_bytes > kept.sequence_bytes:
+        yield _row("", "vLLM's pool to start with it", "", gib(kept.request_bytes))
 
 
 def _rate(kind: KeptByLayers) -> str:

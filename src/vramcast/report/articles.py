@@ -8,7 +8,7 @@ from decimal import Decimal
 from vramcast.articles import ArticleForecast, Comparison
 from vramcast.articles.answer import ArticlePhase, ArticleTerm
 from vramcast.articles.compare import ComparedPart, ComparedPhase
-from vramcast.report.text import WIDTH, value
+from vramcast.report.words import WIDTH, value
 from vramcast.units import GIB
 
 _WORDS = {"fits": "fits", "tight": "tight", "does_not_fit": "does not fit"}

@@ -8,6 +8,7 @@ from vramcast.types.result import Forecast, Group, PhaseBytes
 from vramcast.units import GIB
 
 _BAR = 28
+_SHORTEST = 8
 _LETTERS = (
     ("w", "weights", ("weights", "adapters", "autocast.weights", "fsdp.gathered")),
     ("g", "gradients", ("gradients", "gradients.unsharded", "ddp.buckets", "fsdp.reduce")),
@@ -58,6 +59,14 @@ def bar(phase: PhaseBytes, top: int) -> str:
         total += amount
         text += letter * (round(length * total / phase.bytes) - len(text))
     return text
+
+
+def meter(size: int, capacity: int | None, top: int, length: int) -> str:
+    """How full the card is: filled, free, and beyond its end."""
+    length = min(max(length, _SHORTEST), _BAR)
+    scale = max(capacity or 0, top)
+    filled, card = round(length * size / scale), round(length * (capacity or top) / scale)
+    return "█" * min(filled, card) + "░" * (card - filled) + "▓" * (filled - card) + " " * (length - max(filled, card))
 
 
 def states(phase: PhaseBytes, group: Group) -> str:

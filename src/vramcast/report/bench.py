@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from vramcast.bench import Bench, Reading, Summary, is_exact
+from vramcast.bench import Bench, Limit, Reading, Summary, is_exact
 
 _REASONS_SHOWN = 12
 _WORST_SHOWN = 12
@@ -34,11 +34,12 @@ def show_bench(answer: Bench) -> str:
 def _lines(answer: Bench) -> Iterator[str]:
     labels = [_label(row) for row in answer.summary]
     width = max(26, *(len(label) + 1 for label in labels))
-    yield f"{'quantity':<{width + 2}}{'readings':>9}{'exact':>8}{'median':>10}{'worst':>10}{'skipped':>9}"
+    head = f"{'readings':>9}{'exact':>8}{'median':>10}{'worst':>10}{'in range':>10}{'skipped':>9}"
+    yield f"{'quantity':<{width + 2}}{head}"
     for label, row in zip(labels, answer.summary, strict=True):
         yield (
             f"  {label:<{width}}{row.readings:>9,}{row.exact:>8,}{_percent(row.median_error):>10}"
-            f"{_percent(row.worst_error):>10}{row.skipped:>9,}{'' if row.holds else '  ✗'}"
+            f"{_percent(row.worst_error):>10}{_share(row.covered):>10}{row.skipped:>9,}{'' if row.holds else '  ✗'}"
         )
     yield from _wrong([row for row in answer.rows if not row.skipped_reason and not is_exact(row)])
     yield from _skipped([row for row in answer.rows if row.skipped_reason])
@@ -52,6 +53,10 @@ def _label(row: Summary) -> str:
 
 def _percent(error: float | None) -> str:
     return "–" if error is None else f"{100 * error:.3f} %"
+
+
+def _share(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def _wrong(found: list[Reading]) -> Iterator[str]:
@@ -92,14 +97,16 @@ def _skipped(found: list[Reading]) -> Iterator[str]:
 def _broken(found: Sequence[Summary]) -> Iterator[str]:
     for row in found:
         if not row.holds and row.limit is not None:
-            allowed = {"median": row.limit.median, "worst": row.limit.worst, "right": row.limit.right}
-            said = ", ".join(f"{name} {_percent(limit)}" for name, limit in allowed.items() if limit is not None)
+            said = ", ".join(f"{name} {_percent(limit)}" for name, limit in _limits(row.limit))
             yield f"limit broken: {_label(row)} must stay within {said}"
 
 
 def markdown_bench(answer: Bench) -> str:
     """A table of the quantities that were compared. Verdicts and ranges have no error: how many are right."""
-    lines = ["| quantity | readings | compared | median error | worst error | limit |", "|---|---:|---:|---:|---:|---|"]
+    lines = [
+        "| quantity | readings | compared | median error | worst error | in range | limit |",
+        "|---|---:|---:|---:|---:|---:|---|",
+    ]
     for row in answer.summary:
         compared = row.readings - row.skipped
         if compared:
@@ -108,12 +115,18 @@ def markdown_bench(answer: Bench) -> str:
                 found = f"{row.exact:,} of {compared:,} right | "
             workload, _, packed = row.workload.partition(", ")
             name = ", ".join(filter(None, (_NAMES.get((workload, row.quantity), row.quantity), packed)))
-            lines.append(f"| {name} | {row.readings:,} | {compared:,} | {found} | {_limit(row)} |")
+            inside = _share(row.covered)
+            lines.append(f"| {name} | {row.readings:,} | {compared:,} | {found} | {inside} | {_limit(row)} |")
     return "\n".join(lines)
 
 
 def _limit(row: Summary) -> str:
     if row.limit is None:
         return "exact" if row.quantity == "params" else ""
-    named = {"median": row.limit.median, "worst": row.limit.worst, "right": row.limit.right}
-    return ", ".join(f"{name} {100 * limit:g} %" for name, limit in named.items() if limit is not None)
+    return ", ".join(f"{name} {100 * share:g} %" for name, share in _limits(row.limit))
+
+
+def _limits(limit: Limit) -> Iterator[tuple[str, float]]:
+    """The limits that are set, by the words of the table."""
+    named = {"median": limit.median, "worst": limit.worst, "right": limit.right, "in range": limit.covered}
+    return ((name, share) for name, share in named.items() if share is not None)

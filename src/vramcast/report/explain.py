@@ -8,7 +8,7 @@ from vramcast.estimate import Resolved
 from vramcast.estimate.texts import Texts
 from vramcast.memory.term import TERMS, Term
 from vramcast.num import Named
-from vramcast.report.text import moment
+from vramcast.report.words import moment
 from vramcast.types.result import PhaseBytes, TermBytes
 from vramcast.units import gib
 

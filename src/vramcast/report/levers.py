@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from vramcast.levers import LEVERS, Pulled, in_articles
-from vramcast.report.text import edits, verdict_line
+from vramcast.report.why import verdict_line
+from vramcast.report.words import edits
 from vramcast.types.result import SCHEMA, Forecast, LeverResult, Peak
 from vramcast.units import GIB, gib
 

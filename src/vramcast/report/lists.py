@@ -17,9 +17,14 @@ from vramcast.catalog.overheads import overheads
 from vramcast.estimate import Resolved
 from vramcast.memory.term import TERMS
 from vramcast.report.levers import lever_rows
-from vramcast.report.text import value
+from vramcast.report.words import value
 from vramcast.types.paths import PATHS
-from vramcast.units import gib
+from vramcast.units import GIB, gib
+
+WIDE = 100
+_LEAST = 16
+_SOURCES = ("source", "sources")
+_GAP = "  "
 
 
 def rows(what: str) -> list[dict[str, object]]:
@@ -38,16 +43,57 @@ def rows(what: str) -> list[dict[str, object]]:
     }[what]()
 
 
+def brief(what: str) -> str:
+    """What `list` prints: a table that fits a page. `--json` has the whole."""
+    if what != "gpus":
+        return table(rows(what))
+    legend = ", ".join(f"{mark} {word}" for word, mark in _MARKS.items())
+    return f"{table([_short(gpu) for gpu in gpus()])}\n\n{legend}; sources: --json"
+
+
 def table(found: Sequence[Mapping[str, object]]) -> str:
-    """Rows as columns, without whole rows of the catalogue; the last one takes what it needs."""
+    """Rows as columns of at most `WIDE` in all: long sources are cut, other long cells go on in the next line. Whole
+    rows of the catalogue are left out."""
     if not found:
         return ""
     names = [name for name, cell in found[0].items() if not isinstance(cell, msgspec.Struct)]
-    texts = [[_cell(row[name]) for name in names] for row in found]
-    widths = [max(len(name), *(len(text[index]) for text in texts)) for index, name in enumerate(names)]
-    lines = ["  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True)).rstrip()]
-    lines += ["  ".join(cell.ljust(width) for cell, width in zip(text, widths, strict=True)).rstrip() for text in texts]
+    texts = [names, *([_cell(row[name]) for name in names] for row in found)]
+    widths = _widths(names, [max(len(text[index]) for text in texts) for index in range(len(names))])
+    lines: list[str] = []
+    for text in texts:
+        cells = [_pieces(name, cell, width) for name, cell, width in zip(names, text, widths, strict=True)]
+        for at in range(max(map(len, cells))):
+            parts = (cell[at] if at < len(cell) else "" for cell in cells)
+            lines.append(_GAP.join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip())
     return "\n".join(lines)
+
+
+def _widths(names: Sequence[str], natural: list[int]) -> list[int]:
+    """As wide as the columns are; where that is too much, sources are made narrower, then whatever is widest but the
+    first: a name stays whole."""
+    widths = list(natural)
+    over = sum(widths) + len(_GAP) * (len(widths) - 1) - WIDE
+    for at, name in enumerate(names):
+        if name in _SOURCES and over > 0:
+            cut = min(over, max(widths[at] - _LEAST, 0))
+            widths[at], over = widths[at] - cut, over - cut
+    while over > 0 and len(widths) > 1:
+        at = max(range(1, len(widths)), key=lambda index: widths[index])
+        widths[at], over = widths[at] - 1, over - 1
+    return widths
+
+
+def _pieces(name: str, cell: str, width: int) -> list[str]:
+    if len(cell) <= width:
+        return [cell]
+    if name in _SOURCES:
+        return [f"{cell[: width - 1]}…"]
+    pieces: list[str] = []
+    while len(cell) > width:
+        cut = cell.rfind(" ", 1, width + 1)
+        pieces.append(cell[: cut if cut > 0 else width].rstrip())
+        cell = cell[cut + 1 if cut > 0 else width :]
+    return [*pieces, cell]
 
 
 def show_job(job: Resolved) -> str:
@@ -58,6 +104,26 @@ def show_job(job: Resolved) -> str:
         {"path": item.path, "value": value(item.value), "from": f"assumed: {item.origin}"} for item in job.assumptions
     ]
     return table([*said, *assumed])
+
+
+def _short(gpu: Gpu) -> dict[str, object]:
+    """A card in one line: figures with the letter of their mark."""
+    return {
+        "gpu": gpu.id,
+        "total GiB": _lettered(gpu.total_bytes, GIB, 2),
+        "nvidia-smi": _lettered(gpu.smi_bytes, GIB, 2),
+        "vendor GB": _lettered(gpu.vendor_bytes, 10**9),
+        "GB/s": _lettered(gpu.bandwidth_bytes_per_s, 10**9),
+        "bf16 TFLOP/s": _lettered(gpu.bf16_flops_per_s, 10**12),
+        "context GiB": f"{gpu.context_bytes.point / GIB:.2f} {_MARKS[gpu.context_bytes.mark]}",
+    }
+
+
+_MARKS = {"measured": "m", "vendor": "v", "derived": "d", "assumed": "a", "unsourced": "u"}
+
+
+def _lettered(figure: Figure | None, unit: int, places: int = 0) -> str:
+    return "-" if figure is None else f"{figure.value / unit:,.{places}f} {_MARKS[figure.mark]}"
 
 
 def _gpus() -> list[dict[str, object]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vramcast.estimate import peak_phase
-from vramcast.report.text import edits, moment, value, verdict_line
+from vramcast.report.why import verdict_line
+from vramcast.report.words import edits, moment, value
 from vramcast.types.result import Forecast
 from vramcast.units import gib
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from vramcast.estimate import Resolved
+from vramcast.types.job import Understanding
 from vramcast.types.paths import Value
 from vramcast.types.result import SCHEMA, Assumption, Ignored, Ineffective, UnreadKey
 
@@ -19,11 +20,12 @@ class Understood(Struct, frozen=True, kw_only=True):
     unread: list[UnreadKey]
     ignored: list[Ignored]
     ineffective: list[Ineffective]
+    no_effect: list[UnreadKey]
     warnings: list[str]
 
 
-def understood(job: Resolved, without: list[Ineffective]) -> Understood:
-    """The job as the readers and defaults made it; `without`: what was said and has no effect."""
+def understood(job: Resolved, question: Understanding, without: list[Ineffective]) -> Understood:
+    """The job as the readers and defaults made it of a question; `without`: what was said and has no effect."""
     return Understood(
         schema=SCHEMA,
         job=job.job.to_file(),
@@ -32,5 +34,6 @@ def understood(job: Resolved, without: list[Ineffective]) -> Understood:
         unread=job.unread,
         ignored=job.ignored,
         ineffective=without,
+        no_effect=[UnreadKey(item.key, item.where) for item in question.no_effect],
         warnings=job.warnings,
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from vramcast import PREDICTIONS, __version__
-from vramcast.report.text import verdict_line
+from vramcast.report.why import verdict_line
 from vramcast.trace import Judged, Traced
 from vramcast.types.result import SCHEMA, Forecast, Peak, PhaseBytes, Verdict, When
 from vramcast.units import GIB, MIB

@@ -52,7 +52,7 @@ def trace(
     Raises:
         Refused: with every mistake of the job, or the reason why it cannot be traced.
     """
-    job = _resolved(said)
+    job = resolved(said)
     model = model_config(str(job.settings.model))
     question = question_of(job, model.config, code=own_code(model, trusted=trust_remote_code))
     settings = parse(job.settings.allocator, "allocator")
@@ -65,8 +65,12 @@ def trace(
     return Traced(job, question, judged, told)
 
 
-def _resolved(said: Understanding) -> Resolved:
-    """The job; what is wrong with it is said together with what cannot be traced."""
+def resolved(said: Understanding) -> Resolved:
+    """The job to be traced.
+
+    Raises:
+        Refused: what is wrong with it, together with what cannot be traced.
+    """
     try:
         return resolve(said, ALSO, programs=False)
     except Refused as refused:

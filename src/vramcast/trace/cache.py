@@ -1,7 +1,8 @@
 """Recordings by question and versions, in the user's cache directory.
 
 A file is written beside and renamed, so that a reader never sees half of one; two writers of one question write the
-same. Its first bytes are a checksum: a file that does not match is removed and recorded anew.
+same. Its first bytes are a checksum: a file that does not match, or whose content no step can have left, is removed and
+recorded anew.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Cache:
             if hashlib.sha256(body).digest() != content[:_CHECKSUM]:
                 raise ValueError("checksum")
             recording = msgspec.msgpack.decode(zlib.decompress(body), type=Recording)
+            if not recording.sound:
+                raise ValueError("content")
         except (ValueError, zlib.error, msgspec.DecodeError):
             with suppress(OSError):
                 file.unlink()

@@ -40,7 +40,10 @@ class Child:
             )
         self._command = command or COMMAND
         self._process: subprocess.Popen[bytes] | None = None
-        self._said = TemporaryFile()  # noqa: SIM115 it is open as long as the child runs
+        try:
+            self._said = TemporaryFile()  # noqa: SIM115 it is open as long as the child runs
+        except OSError as error:
+            raise refuse(f"the trace needs a temporary file: {error.strerror}", help="TMPDIR names a folder") from None
         """what the child prints: the last line is shown if it ends"""
 
     def __enter__(self) -> Self:

@@ -96,6 +96,11 @@ class Question(Struct, frozen=True, kw_only=True, tag="job"):
     """tokens of a prompt (DPO, GRPO); the rest of a sequence is scored"""
     outputs_kept: bool
     outputs_fp32: bool
+    scores: str = ""
+    """how GRPO takes log-probabilities from whole logits; it and the next three: see `types/recipe.py`"""
+    outputs_named: bool = False
+    entropy: str = ""
+    accuracy: str = ""
     clips: bool
     recompute: Literal["none", "reentrant", "plain", "selective"]
     """selective: attention and every second matrix product are kept"""
@@ -190,6 +195,10 @@ def question_of(job: Resolved, config: dict[str, Any], *, code: str = "") -> Que
         prompt_len=max(total_len(settings) - settings.response_len, 1) if settings.response_len else 0,
         outputs_kept=job.recipe.outputs_kept,
         outputs_fp32=job.recipe.outputs_fp32,
+        scores=job.recipe.scores,
+        outputs_named=job.recipe.outputs_named,
+        entropy=job.recipe.entropy,
+        accuracy=job.recipe.accuracy,
         clips=True,
         recompute=_recompute(settings),
         optimizer=settings.optimizer,

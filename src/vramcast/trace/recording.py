@@ -65,6 +65,33 @@ class Recording(Struct, frozen=True, kw_only=True):
     assumed: list[str] = []
     """what the step assumed about data: values that an operator asked for"""
 
+    @property
+    def sound(self) -> bool:
+        """Whether it can be what a step left: every number points at something, nothing dies before it is born."""
+        names, count, end = len(self.names), len(self.storages), len(self.events)
+        born: set[int] = set()
+        dead: set[int] = set()
+        for code in self.events:
+            storage = code >> 1
+            if code == EMPTY_CACHE:
+                continue
+            known = (
+                storage in born and storage not in dead if code & 1 else 0 <= storage < count and storage not in born
+            )
+            if not known:
+                return False
+            (dead if code & 1 else born).add(storage)
+        at = [mark.event for mark in self.marks]
+        return (
+            bool(at)
+            and at == sorted(at)
+            and 0 <= at[0] <= at[-1] <= end
+            and all(
+                one.bytes >= 0 and 0 <= min(one.op, one.module, one.shape) <= max(one.op, one.module, one.shape) < names
+                for one in self.storages
+            )
+        )
+
     def spans(self) -> Iterator[tuple[Mark, int, int]]:
         """(mark, first event, one past the last) of every mark, in order. Marks of one instant may follow each other:
         its blocks."""

@@ -10,6 +10,9 @@ from vramcast.errors import Mistake, Mistakes, Refused, refuse
 from vramcast.types.paths import PATHS, Value, find, read_value, write_value
 from vramcast.types.settings import Settings
 
+_DEEPEST = 8
+"""tables in tables: a path has three or four parts"""
+
 
 class Origin(Struct, frozen=True):
     """Where a value came from: a file and line, a flag, a framework's default, a rule."""
@@ -39,6 +42,15 @@ class Unread(Struct, frozen=True):
 
     key: str
     where: str
+
+
+class Idle(Struct, frozen=True):
+    """A key that was understood and that no memory depends on."""
+
+    key: str
+    value: Value
+    where: str
+    why: str
 
 
 class Job(Struct, frozen=True):
@@ -77,7 +89,7 @@ def check_value(name: str, raw: object, origin: Origin) -> Value:
     try:
         _, path = find(name)
     except Refused as refused:
-        refused.mistakes[0].context.setdefault("from", str(origin))
+        refused.mistakes[0].said.setdefault("from", str(origin))
         raise Refused(refused.mistakes) from None
     try:
         return read_value(path, raw)
@@ -85,14 +97,15 @@ def check_value(name: str, raw: object, origin: Origin) -> Value:
         raise refuse(f"{name}: {error}", **{"from": str(origin), "allowed": path.allowed}) from None
 
 
-def flatten(content: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, object]]:
-    """Nested tables → dotted paths; a table that is itself a value (`lora.rank_pattern`) stays whole."""
+def flatten(content: Mapping[str, object], prefix: str = "", deep: int = 0) -> Iterable[tuple[str, object]]:
+    """Nested tables → dotted paths; a table that is itself a value (`lora.rank_pattern`) stays whole, and so does one
+    that is deeper than any path."""
     for key, value in content.items():
         name = f"{prefix}{key}"
         role_free = name.split(".", 1)[-1]
         is_value = any(known in PATHS and PATHS[known].kind == "table" for known in (name, role_free))
-        if isinstance(value, Mapping) and not is_value:
-            yield from flatten(value, f"{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        if isinstance(value, Mapping) and not is_value and deep < _DEEPEST:
+            yield from flatten(value, f"{name}.", deep + 1)  # pyright: ignore[reportUnknownArgumentType]
         else:
             yield name, value
 
@@ -115,6 +128,9 @@ class Understanding(Struct):
     """wrong flags and files, kept so that they are reported with whatever else is wrong"""
     misread: bool = False
     """a file was refused, so what it says is not among the facts"""
+    idle: list[Idle] = []
+    no_effect: list[Unread] = []
+    """keys that never change memory"""
 
     def __add__(self, weaker: Understanding) -> Understanding:
         return Understanding(
@@ -124,6 +140,8 @@ class Understanding(Struct):
             self.missing + weaker.missing,
             self.mistakes + weaker.mistakes,
             self.misread or weaker.misread,
+            self.idle + weaker.idle,
+            self.no_effect + weaker.no_effect,
         )
 
     def winners(self) -> dict[str, Fact]:

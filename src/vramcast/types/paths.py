@@ -11,12 +11,15 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 
 import msgspec
 
-from vramcast.errors import near, refuse
+from vramcast.errors import refuse
 from vramcast.types.settings import ROLES, Settings
+from vramcast.types.words import UNSET, choice, meant
 from vramcast.units import LARGEST, parse_bytes, parse_count, show_bytes
 
 Value: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 
+LONGEST = 4096
+"""characters of a value: as many as a file name may have"""
 _GROUP = re.compile(r"groups\.([A-Za-z0-9_-]+)\.(gpus|roles)")
 
 
@@ -113,7 +116,7 @@ def find(name: str) -> tuple[str, Path]:
         raise refuse(f"{name}: placing roles on groups of their own is not modelled yet")
     raise refuse(
         f"unknown path {name!r}",
-        near=near(rest if role in ROLES else name, PATHS),
+        near=lambda: meant(rest if role in ROLES else name, PATHS),
         help="`vramcast list paths` shows every path",
     )
 
@@ -124,6 +127,8 @@ def read_value(path: Path, raw: Any) -> Value:
     Raises:
         ValueError: with a one-line reason.
     """
+    if isinstance(raw, str) and len(raw) > LONGEST:
+        raise ValueError(f"{len(raw):,} characters are more than the {LONGEST:,} that any value has")
     value = _from_text(path, raw) if isinstance(raw, str) else raw
     if path.kind == "choice" and isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
@@ -150,7 +155,7 @@ def _reason(path: Path, value: Any, error: str) -> str:
 
 def _from_text(path: Path, text: str) -> Any:
     text = text.strip()
-    if path.optional and text.lower() in ("null", "none", "~") and "none" not in path.choices:
+    if path.optional and text.lower() in UNSET and text.lower() not in path.choices:
         return None
     match path.kind:
         case "count":
@@ -175,6 +180,8 @@ def _from_text(path: Path, text: str) -> Any:
             if not all(name.strip() and number for name, _, number in pairs):
                 raise ValueError(f"{text!r} is not {path.allowed}")
             return {name.strip(): parse_count(number) for name, _, number in pairs}
+        case "choice":
+            return choice(text, path.choices)
         case _:
             return text
 

@@ -29,8 +29,28 @@ class Recipe(Struct, frozen=True):
     """What the plain loss moves by one token: the labels; a copy of the fp32 logits (Transformers 4.46 to 4.48); or the
     same in the model's own forward, which lets go of the 16-bit logits before (older)."""
 
-    score_entropy: bool = False
-    """The pass over old log-probabilities also computes the entropy of every position."""
+    fsdp_alone: bool = False
+    """A model on a single GPU is wrapped by FSDP too: its mixed precision and its units are there."""
+
+    scores: Literal["", "rows", "plain", "divided", "in_place", "kernel"] = ""
+    """How a trainer takes log-probabilities of the completion from its logits; empty: it does not, the model's own loss
+    is used. rows: a log-softmax of each sequence; plain: from the logits as they are; divided: from a copy divided by
+    the temperature; in_place: they are divided where they are; kernel: one kernel that keeps them."""
+
+    outputs_named: bool = False
+    """While scores are taken, a variable holds the model's outputs: logits before they were divided."""
+
+    entropy: Literal["", "sequence", "rows"] = ""
+    """Entropy that is measured on the logits: of one sequence at a time, or of some rows at a time."""
+
+    accuracy: Literal["", "copy", "view"] = ""
+    """Accuracy that is measured on logits without the last token's: a copy of them, or a view."""
+
+    fused_head: Literal["", "tiles", "chunks"] = ""
+    """How a fused head is made: of tiles of logits (TRL), of chunks of tokens (verl); empty: there is none."""
+
+    reference_unfrozen: bool = False
+    """Parameters of a reference that is a copy say that they learn: autocast keeps what it casts of them."""
 
     scores_prompt: bool = False
     """Logits are made of prompt tokens too, not of the completion only."""
@@ -50,14 +70,24 @@ class Recipe(Struct, frozen=True):
     engine_seqs_from_batch: bool = False
     """The engine's max_num_seqs is what one generation of the trainer needs."""
 
+    server_nccl: bool = True
+    """An engine on GPUs of its own gets its weights through a communicator that the trainer's first rank joins."""
+
     engine_len_from_job: bool = False
     """The engine's max_model_len is prompt plus response, not the model's own limit."""
 
+    prefill_logits: Literal["last", "all", "scaled"] = "last"
+    """Of which prompt tokens generation makes logits: of the last one; of all; of all in models that scale theirs, as
+    their class came later, and then the loop of `generate` copies them whole."""
+
+    prefill_fp32: bool = False
+    """The model's own forward converts the logits it returns to fp32."""
+
     tile_tokens: int = 0
-    """Tokens in one tile of a fused head; 0: no tiles."""
+    """Tokens in one tile or chunk of a fused head."""
 
     tile_vocab: int = 0
-    """Vocabulary rows in one tile of a fused head; 0: no tiles."""
+    """Vocabulary rows in one tile of a fused head."""
 
     device_map: bool = False
     """Transformers puts weights onto the card one by one (`device_map`), where one block of their size has been taken

@@ -62,7 +62,10 @@ class EngineBytes(Struct, frozen=True, kw_only=True):
     pool_bytes: int
     kv_bytes: int
     kv_bytes_per_token: int
+    """of a token that every layer still sees: inside the windows"""
     kv_tokens: int
+    kv_least_bytes: int
+    """the pool that one sequence of the engine's length needs"""
     max_concurrency: int
     waves: int
     fraction_low: float | None
@@ -100,12 +103,33 @@ class Peak(Struct, frozen=True, kw_only=True):
     high_bytes: int
     capacity_bytes: int | None
     margin_bytes: int | None
+    needs_high_bytes: int
+    """the largest high without cached blocks that fit nothing: PyTorch gives those back before an allocation fails"""
     resource: Literal["gpu", "host"]
     group: str
     phase: str
     instant: str
     rank: str
     when: When
+
+
+_FAR_PERCENT = 10
+
+
+def is_yes(verdict: Verdict, *, needs_high: int, capacity: int, inside: bool) -> bool:
+    """Whether a verdict is a yes: the job fits, or it is tight, its point is `inside` the card, and the high end of
+    what it needs is at most a tenth above the card. An end that is far above has a cause that nobody has ruled out."""
+    if verdict != "tight":
+        return verdict == "fits"
+    return inside and needs_high * 100 <= capacity * (100 + _FAR_PERCENT)
+
+
+def gets_through(verdict: Verdict | None, peak: Peak) -> bool:
+    """Whether an answer is a yes; without a card: no."""
+    if verdict is None or peak.capacity_bytes is None:
+        return False
+    inside = peak.bytes <= peak.capacity_bytes
+    return is_yes(verdict, needs_high=peak.needs_high_bytes, capacity=peak.capacity_bytes, inside=inside)
 
 
 class Assumption(Struct, frozen=True):
@@ -141,6 +165,14 @@ class Ineffective(Struct, frozen=True):
     why: str
 
 
+class Priced(Struct, frozen=True, kw_only=True):
+    """Whose code was priced: `trl==1.16.0`, and how the version is known; `assumed`: nobody said it."""
+
+    value: str
+    origin: str
+    assumed: bool
+
+
 class LeverResult(Struct, frozen=True, kw_only=True):
     """An edit of the job, and the job estimated again with it."""
 
@@ -169,6 +201,7 @@ class Forecast(Struct, frozen=True, kw_only=True):
     version: str
     predictions: int
     verdict: Verdict | None
+    framework: Priced
     job: dict[str, Value]
     peak: Peak
     groups: list[Group]
@@ -180,3 +213,5 @@ class Forecast(Struct, frozen=True, kw_only=True):
     ineffective: list[Ineffective]
     warnings: list[str]
     levers: list[LeverResult]
+    fits_up_to_tokens: int | None = None
+    """of a padding-free job that may not fit at full length: with at most so many tokens in a micro-batch it does"""

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 Count = Annotated[int, Meta(ge=1)]
+Ranks = Annotated[int, Meta(ge=1, le=1 << 20)]
+"""GPUs, and what they are divided into: a million is more than anybody has"""
 Whole = Annotated[int, Meta(ge=0)]
 Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
@@ -127,6 +129,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     logprob_token_budget: Annotated[Count | None, _role("tokens per forward-only pass")] = path(
         "logprob.token_budget", None
     )
+    logprob_source: Annotated[
+        Literal["trainer", "engine"] | None, _wide("who computes the rollout's log-probs; unset: the framework's way")
+    ] = path("logprob.source", None)
+    logprob_entropy: Annotated[
+        Literal["none", "compiled", "eager", "chunked"], _wide("entropy in the pass over old log-probs")
+    ] = path("logprob.entropy", "none")
+    logprob_chunk: Annotated[Count, _wide("tokens per chunk of logprob.entropy=chunked")] = path("logprob.chunk", 2048)
     eval_micro_batch: Annotated[Count | None, _role("sequences per evaluation forward")] = path(
         "eval.micro_batch", None
     )
@@ -155,18 +164,18 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
 
     # layout
-    tp: Annotated[Count, _role("tensor parallel ranks")] = 1
-    sp: Annotated[Count, _role("sequence parallel ranks beside tensor parallel: 1, or tp")] = 1
-    pp: Annotated[Count, _role("pipeline stages")] = 1
-    vpp: Annotated[Count, _role("model chunks per pipeline stage")] = 1
+    tp: Annotated[Ranks, _role("tensor parallel ranks")] = 1
+    sp: Annotated[Ranks, _role("sequence parallel ranks beside tensor parallel: 1, or tp")] = 1
+    pp: Annotated[Ranks, _role("pipeline stages")] = 1
+    vpp: Annotated[Ranks, _role("model chunks per pipeline stage")] = 1
     schedule: Annotated[Literal["none", "gpipe", "1f1b", "interleaved"], _role("pipeline schedule")] = "none"
-    cp: Annotated[Count, _role("context parallel ranks (ring)")] = 1
-    ulysses: Annotated[Count, _role("sequence parallel ranks (all-to-all)")] = 1
-    ep: Annotated[Count, _role("expert parallel ranks")] = 1
-    etp: Annotated[Count, _role("tensor parallel ranks inside an expert")] = 1
+    cp: Annotated[Ranks, _role("context parallel ranks (ring)")] = 1
+    ulysses: Annotated[Ranks, _role("sequence parallel ranks (all-to-all)")] = 1
+    ep: Annotated[Ranks, _role("expert parallel ranks")] = 1
+    etp: Annotated[Ranks, _role("tensor parallel ranks inside an expert")] = 1
     shard: Annotated[Shard, _role("how data-parallel ranks share states")] = "none"
-    shard_size: Annotated[Count | None, _role("ranks of a shard group; unset: all data-parallel ranks")] = None
-    replicas: Annotated[Count, _role("copies of a shard group")] = 1
+    shard_size: Annotated[Ranks | None, _role("ranks of a shard group; unset: all data-parallel ranks")] = None
+    replicas: Annotated[Ranks, _role("copies of a shard group")] = 1
     reshard: Annotated[bool, _role("free gathered weights after the forward")] = True
     wrap: Annotated[Literal["none", "block", "size"], _role("what one gathered unit holds")] = "block"
     buckets: Annotated[Bytes | None, _role("size of a communication bucket")] = None
@@ -202,10 +211,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engine_kv_bytes: Annotated[Bytes | None, _wide("KV cache bytes; replaces engine.fraction")] = path(
         "engine.kv_bytes", None
     )
-    engine_tp: Annotated[Count, _wide("tensor parallel ranks of the engine")] = path("engine.tp", 1)
-    engine_pp: Annotated[Count, _wide("pipeline stages of the engine")] = path("engine.pp", 1)
-    engine_dp: Annotated[Count, _wide("data parallel ranks of the engine")] = path("engine.dp", 1)
-    engine_ep: Annotated[Count, _wide("expert parallel ranks of the engine")] = path("engine.ep", 1)
+    engine_tp: Annotated[Ranks, _wide("tensor parallel ranks of the engine")] = path("engine.tp", 1)
+    engine_pp: Annotated[Ranks, _wide("pipeline stages of the engine")] = path("engine.pp", 1)
+    engine_dp: Annotated[Ranks, _wide("data parallel ranks of the engine")] = path("engine.dp", 1)
+    engine_ep: Annotated[Ranks, _wide("expert parallel ranks of the engine")] = path("engine.ep", 1)
     engine_dtype: Annotated[Dtype, _wide("dtype of the engine's weights")] = path("engine.dtype", "bf16")
     engine_quant: Annotated[Quant, _wide("quantisation of the engine's weights")] = path("engine.quant", "none")
     engine_kv_dtype: Annotated[CacheDtype | None, _wide("dtype of the KV cache; unset: the model's")] = path(
@@ -224,7 +233,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "engine.sleep", "none"
     )
     engine_lora_slots: Annotated[Whole, _wide("adapters the engine holds")] = path("engine.lora_slots", 0)
-    engine_count: Annotated[Count | None, _wide("engines; unset: as many as the GPUs allow")] = path(
+    engine_count: Annotated[Ranks | None, _wide("engines; unset: as many as the GPUs allow")] = path(
         "engine.count", None
     )
     engine_sync_bucket_bytes: Annotated[Bytes | None, _wide("buffer of a weight update")] = path(
@@ -233,8 +242,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # cluster
     gpu: Annotated[str | None, _wide("card, by its catalogue name")] = None
-    gpus: Annotated[Count, _wide("GPUs in all")] = 1
-    gpus_per_node: Annotated[Count, _wide("GPUs in one machine")] = 8
+    gpus: Annotated[Ranks, _wide("GPUs in all")] = 1
+    gpus_per_node: Annotated[Ranks, _wide("GPUs in one machine")] = 8
     host_bytes: Annotated[Bytes | None, _wide("host memory of one machine")] = None
     busy_bytes: Annotated[Bytes, _wide("GPU memory that other processes hold")] = 0
     allocator: Annotated[str, _wide("the PYTORCH_ALLOC_CONF text")] = ""

@@ -7,7 +7,7 @@ from decimal import ROUND_CEILING, Decimal
 from vramcast.articles.guide.ask import Job, exact, refusal, said
 from vramcast.estimate import resolve
 from vramcast.estimate.rollout import sequences_per_engine
-from vramcast.types.result import Forecast
+from vramcast.types.result import Forecast, gets_through
 
 _COUNTS = (1, 2, 4, 8, 16)
 _RANKS = (1, 2, 4, 8)
@@ -46,7 +46,7 @@ def smallest(job: Job, *, responses: int = 0) -> tuple[dict[str, str], Forecast]
                 continue
             chosen = settled(layout)
             tried.append((chosen, exact(chosen)))
-            if tried[-1][1].verdict == "fits":
+            if gets_through(tried[-1][1].verdict, tried[-1][1].peak):
                 return tried[-1]
     return tried[-1]
 

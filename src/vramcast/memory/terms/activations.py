@@ -5,9 +5,10 @@ from __future__ import annotations
 from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.pass_sizes import EndPass
 from vramcast.memory.passes import block_pass, end_pass, first_block_pass, sparse_end_pass, tied_gradient
+from vramcast.memory.promotion import promoted
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Interval, term
-from vramcast.num import Size, worst
+from vramcast.num import Size, at_most, worst
 
 _TRACED = "the block's program on the tape; equal to a fake-tensor trace of the Hugging Face class"
 
@@ -57,6 +58,7 @@ def _saved_tensors(seat: Seat) -> list[tuple[Size, Size]]:
     lives=lambda seat: seat.trains and _in_step(seat) and not _blocks_done(seat),
     source=_TRACED,
     tensors=_saved_tensors,
+    kept=lambda seat: seat.recompute == "none",
 )
 def activations_saved(seat: Seat) -> Size:
     """What backward will need, of all layers: kept from the forward on and freed layer by layer.
@@ -134,7 +136,7 @@ def activations_block(seat: Seat) -> Size:
     """
     block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
     if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
-        return 2 * end.hidden + block.forward - block.casts
+        return end.front + end.hidden + block.forward - block.casts
     waits = tied_gradient(seat) if _tied_waits(seat) else 0
     match seat.instant:
         case "first block" if seat.state == "backward":
@@ -149,7 +151,7 @@ def activations_block(seat: Seat) -> Size:
 
 @term(
     "autocast.weights",
-    lives=lambda seat: seat.trains and seat.autocast and (_in_step(seat) or _without_grad(seat)),
+    lives=lambda seat: seat.caches_casts and (_in_step(seat) or _without_grad(seat)),
     source="aten/src/ATen/autocast_mode.cpp: copies of fp32 weights that train are cached until the region ends",
 )
 def autocast_weights(seat: Seat) -> Size:
@@ -189,14 +191,18 @@ def logits(seat: Seat) -> Size | Interval:
 
     The largest cause of out-of-memory reports. The plain loss keeps 2 + 4 bytes a logit and needs 12 to 14 in backward.
     A fused head works in tiles and needs almost none, but sums the head's gradient in fp32: 4 (+2) bytes × vocabulary ×
-    width, whatever the batch. In generation: the last position only. Entropy in an old-log-probability pass is compiled
-    by default and then adds nothing; run eagerly it makes three more fp32 tensors of that size (the high value).
+    width, whatever the batch. In generation: the last position only. Entropy in an old-log-probability pass adds
+    nothing as one compiled kernel, and three fp32 tensors of that size when it is run eagerly, or of a chunk's.
     """
     if seat.instant == "decode":  # the last token's fp32 logits, while the next one is computed
         return seat.sequences * seat.arch.dims.vocab * BYTES["fp32"]
     point = _head(seat, end_pass(seat))
-    if seat.phase == "score.old" and seat.recipe.score_entropy:
-        return Interval(point, point, point + _ENTROPY * seat.tokens * seat.arch.dims.vocab)
+    scores = seat.phase == "score.old" and seat.loss == "full"  # a fused head has the entropy in its chunks
+    if scores and seat.entropy == "eager":
+        return point + _ENTROPY * seat.tokens * seat.arch.dims.vocab
+    if scores and seat.entropy == "chunked":  # the compiler makes a kernel for each number of chunks, up to a limit
+        most = point + _ENTROPY * at_most(seat.tokens, seat.entropy_chunk) * seat.arch.dims.vocab
+        return Interval(point, most, most)
     if seat.loss == "fused" and seat.labels_unknown and seat.state != "generate":
         return Interval(_head(seat, sparse_end_pass(seat)), point, point)
     return point
@@ -217,9 +223,10 @@ def _outputs_kept(seat: Seat) -> bool:
 
 
 def _cached(seat: Seat) -> Size:
-    """Keys and values of one layer. Values are what the product gave; rotary positions in fp32 make fp32 of keys."""
+    """Keys and values of one layer. Values are what the product gave; rotary positions in the dtype of weights widen
+    keys."""
     value = seat.compute_dtype if seat.autocast else seat.param_dtype
-    key = "fp32" if seat.param_dtype == "fp32" else value
+    key = promoted(seat.param_dtype, value)
     return seat.tokens * seat.arch.dims.kv * (BYTES[key] + BYTES[value])
 
 

@@ -49,14 +49,21 @@ def kv_cache(seat: Seat) -> Size:
 
 
 def _quantised(seat: Seat) -> Size:
-    """The prompt packed in groups with a scale and a shift; steps in full until there are 128, then packed too."""
-    flushed = whole(seat.cached_len - seat.prompt_len, RESIDUAL) * RESIDUAL
-    packed = let("packed_tokens", seat.prompt_len + flushed)
-    elements = let("packed_elements", seat.sequences * seat.arch.dims.kv * packed)
+    """The prompt packed in groups with a scale and a shift; steps in full until there are 128, then packed too. A run
+    that has packed some was largest one step before."""
+    flushed = let("flushed", whole(seat.cached_len - seat.prompt_len, RESIDUAL) * RESIDUAL)
+    before = worst(flushed - RESIDUAL, 0)
+    now = _partly_packed(seat, "now", seat.prompt_len + flushed, seat.cached_len - seat.prompt_len - flushed)
+    then = _partly_packed(seat, "then", seat.prompt_len + before, worst(flushed - 1, 0) - before)
+    return seat.arch.dims.layers * worst(now, then)
+
+
+def _partly_packed(seat: Seat, when: str, packed: Size, rest: Size) -> Size:
+    """A layer's keys and values of `packed` tokens and of a `rest` in full."""
+    elements = let(f"packed_{when}", seat.sequences * seat.arch.dims.kv * packed)
     bits = _QUANTISED_BITS[seat.cache_dtype]
     size = shard(elements * bits, 8) + 2 * whole(elements, GROUP) * BYTES[seat.weights_dtype]
-    rest = seat.sequences * (seat.cached_len - packed) * kv_per_token(seat)
-    return seat.arch.dims.layers * (2 * size + rest)
+    return let(f"layer_{when}", 2 * size + seat.sequences * rest * kv_per_token(seat))
 
 
 @term(

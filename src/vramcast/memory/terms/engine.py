@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.catalog.overheads import overhead
+from vramcast.catalog.overheads import nccl, overhead
+from vramcast.memory.loaded import loaded_bytes
 from vramcast.memory.seat import Engine, Seat
 from vramcast.memory.term import Interval, term
-from vramcast.models.quant.format import Holder
-from vramcast.num import Size, at_most, let, shard, total, up_to, whole, worst
+from vramcast.num import Size, at_most, let, shard, whole, worst
 
 _VLLM = "vllm/v1/worker/gpu_worker.py, determine_available_memory"
-_VOCAB_PADDING = 64
-"""vllm/model_executor/layers/vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE"""
-BLOCK = 16
-"""tokens of a cache block: vllm/config/cache.py, block_size"""
 _MILLION = 1_000_000
-_HOLDERS: dict[str, Holder] = {"vllm": "vllm", "sglang": "sglang"}
-"""engine.kind -> whose layout of packed tensors"""
 
 
 def engine_of(seat: Seat) -> Engine:
@@ -50,7 +44,7 @@ def _started(seat: Seat) -> bool:
 @term(
     "engine.weights",
     lives=awake,
-    source="reference of vLLM's layers: linears cut by tensor parallelism, vocabulary padded to 64",
+    source="vLLM's layers: linears cut by tensor parallelism, vocabulary padded to 64; equal to logged start-ups",
 )
 def engine_weights(seat: Seat) -> Size:
     """The engine's own copy of the weights, on one of its GPUs.
@@ -60,25 +54,7 @@ def engine_weights(seat: Seat) -> Size:
     gone (level 2) or on the host (level 1). It wakes before the trainer lets go of anything: at the weight sync both
     copies are there.
     """
-    engine, dims = engine_of(seat), seat.arch.dims
-    vocab = up_to(dims.vocab, _VOCAB_PADDING)
-    outer = [row for row in seat.arch.outer if not (seat.arch.tied and row.module == "lm_head")]
-    heads = total(
-        shard(vocab, engine.tp) * dims.hidden if row.cut == "vocab" else row.elements(dims, engine.tp) for row in outer
-    )
-    plain = [row for row in seat.arch.block.rows if row.linear not in engine.formats]
-    block = let("engine block", total(row.elements(dims, engine.tp) for row in plain))
-    rope = seat.arch.max_len * dims.head_dim
-    params = let("engine_params", heads + dims.layers * block + rope) * BYTES[engine.weights_dtype]
-    packed = [
-        let(
-            f"{row.linear} packed",
-            engine.formats[row.linear].size(*row.shape(dims, engine.tp), holder=_HOLDERS.get(engine.kind, "vllm")),
-        )
-        for row in seat.arch.block.rows
-        if row.linear in engine.formats
-    ]
-    return params + dims.layers * total(packed) if packed else params
+    return seat.once("engine weights", lambda: loaded_bytes(engine_of(seat).served))
 
 
 @term("engine.activation", lives=_stepping, basis="calibrated", source=_VLLM + "; sampler bytes measured by version")
@@ -130,20 +106,10 @@ def engine_runtime(seat: Seat) -> Interval:
     return Interval(row.low, row.point, row.high)
 
 
-def kv_bytes_per_token(seat: Seat) -> Size:
-    """Bytes one token takes on one rank of the engine: a key and a value in every layer."""
-    engine, dims = engine_of(seat), seat.arch.dims
-    heads = shard(dims.kv_heads, engine.tp)
-    return 2 * dims.layers * heads * dims.head_dim * BYTES[engine.kv_dtype]
-
-
 def one_sequence(seat: Seat) -> Size:
-    """The smallest usable pool: a sequence of the engine's length, in whole blocks, and the block that is reserved.
-
-    Source: vllm/v1/core/kv_cache_utils.py, check_enough_kv_cache_memory.
-    """
-    blocks = shard(engine_of(seat).max_len, BLOCK) + 1
-    return blocks * BLOCK * kv_bytes_per_token(seat)
+    """The smallest usable pool: one sequence of the engine's length."""
+    engine = engine_of(seat)
+    return engine.served.least_pool(int(engine.max_len), int(engine.max_batched_tokens))
 
 
 @term(
@@ -156,11 +122,29 @@ def engine_kv(seat: Seat) -> Size:
     """The pool for keys and values: what the engine's share leaves.
 
     ⌈fraction × total⌉ less its weights, working memory, graphs and runtime growth, in blocks of 16 tokens. It must hold
-    one sequence of the engine's length or the engine does not start; more holds more sequences at once. Without sleep
+    one sequence of the engine's length or the engine does not start; layers with a window keep that and what is in
+    flight. More holds more sequences at once. Without sleep
     mode it stays while the trainer works. The share must be free when the engine starts and wakes: what the trainer
     gains later (optimizer states after the first step) is not seen by it.
     """
     return one_sequence(seat)
+
+
+@term(
+    "sync.communicator",
+    lives=lambda seat: seat.feeds_server and seat.state != "absent",
+    counter="outside",
+    basis="calibrated",
+    source="trl/extras/vllm_client.py init_communicator: PyNcclCommunicator of the first rank and the server's; "
+    "measured buffers by ranks: NVIDIA/nccl issues 864, 964, 1685",
+)
+def sync_communicator(seat: Seat) -> Interval:
+    """NCCL's buffers between the trainer's first rank and an engine that is a server on other GPUs.
+
+    There from the start; new weights are broadcast through it, one tensor at a time.
+    """
+    row = nccl(1 + int(seat.served))
+    return Interval(row.low, row.point, row.high)
 
 
 @term(

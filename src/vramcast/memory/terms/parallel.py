@@ -7,8 +7,17 @@ from vramcast.catalog.overheads import nccl
 from vramcast.memory.passes import block_pass, end_pass
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Interval, term
-from vramcast.memory.units import block_adapters, gathered_block, gathered_root, trainable_dtype, trainable_parameters
-from vramcast.num import Size, worst
+from vramcast.memory.units import (
+    gathered_block,
+    gathered_root,
+    learns_whole,
+    reduced_block,
+    reduced_root,
+    trainable_dtype,
+    trainable_parameters,
+    unit_gradients,
+)
+from vramcast.num import Size, shard, worst
 
 _FSDP2 = "torch/distributed/fsdp/_fully_shard: _fsdp_param_group.py, _fsdp_collectives.py; equal to a fake-tensor trace"
 
@@ -36,28 +45,48 @@ def fsdp_gathered(seat: Seat) -> Size:
     """Whole weights of the units at work, in the dtype of the forward.
 
     The root unit (embedding, head, norm) is gathered first and stays while blocks run; of the blocks one is in use and
-    with FSDP2 the buffer of one more is alive. FSDP2 copies a gathered buffer out into parameters, so the root exists
-    twice when the first block is gathered. FSDP1 frees a block before it gathers the next, and in backward gathers one
-    ahead, unless blocks are recomputed by reentrant checkpoints, whose forward leaves no hook to do it. Without a wrap
-    policy the whole model is one unit: nothing is saved.
+    with FSDP2 the buffer of one more is alive. FSDP2 copies a gathered buffer out into parameters and keeps it until it
+    gathers the next unit, so the root exists twice when the first block is gathered. FSDP1 frees a block before it
+    gathers the next, and in backward gathers one ahead, unless blocks are recomputed by reentrant checkpoints, whose
+    forward leaves no hook to do it. `reshard=false` keeps every block from the forward to its backward. Without a wrap
+    policy the whole model is one unit: nothing is saved, and with FSDP2 it is there twice until the loss is.
     """
     root, block = gathered_root(seat), gathered_block(seat)
     if seat.state == "generate":
         return root * BYTES[seat.param_dtype]
-    copies = 2 if seat.shard == "fsdp2" and seat.state == "forward" and seat.instant == "first block" else 1
+    return (_roots_gathered(seat) * root + _blocks_gathered(seat) * block) * BYTES[seat.param_dtype]
+
+
+def _roots_gathered(seat: Seat) -> int:
+    """FSDP2 frees what it gathered before it reduces gradients, FSDP1 when they are in its flat tensor."""
     if seat.instant == "embedding":
-        return 0 * block
-    return (copies * root + _blocks_gathered(seat) * block) * BYTES[seat.param_dtype]
+        return 1 if seat.shard == "fsdp1" else 0
+    runs_forward = seat.state in ("forward", "loss", "infer")
+    twice = seat.whole_unit or (seat.state == "forward" and seat.instant == "first block")
+    return 2 if seat.shard == "fsdp2" and runs_forward and twice else 1
 
 
-def _blocks_gathered(seat: Seat) -> int:
+def _blocks_gathered(seat: Seat) -> Size:
     """Blocks whose buffers are there: the one at work, and the one before or behind it."""
+    if seat.instant == "embedding":
+        return 0
+    if not seat.reshards:
+        return _blocks_kept(seat)
     at_work = 0 if seat.state == "loss" or seat.instant in ("head", "loss") else 1
     if seat.shard == "fsdp2":
         return at_work + 1
     hooked = not (seat.recompute == "full" and seat.reentrant)
     ahead = seat.state == "backward" and seat.instant != "last block" and hooked
     return at_work + (1 if ahead else 0)
+
+
+def _blocks_kept(seat: Seat) -> Size:
+    """Blocks gathered and not freed before their own backward; in the forward the last buffer of FSDP2 beside them."""
+    layers = seat.arch.dims.layers
+    if seat.state == "backward":
+        return 1 if seat.instant == "last block" else layers
+    buffers = 1 if seat.shard == "fsdp2" else 0
+    return (1 if seat.instant == "first block" else layers) + buffers
 
 
 @term(
@@ -99,14 +128,35 @@ def gradients_unsharded(seat: Seat) -> Size:
 
     The block at work and the root (whose head comes first and whose embedding comes last) hold whole gradients until
     they are reduced. With gradient accumulation and no reduction in between (the default of Hugging Face, TRL, axolotl)
-    every rank keeps the gradients of the whole model: 2 bytes a parameter that sharding does not divide.
+    every rank keeps the gradients of the whole model: 2 bytes a parameter that sharding does not divide. Without a wrap
+    policy all gradients are there before the first is reduced; under FSDP1 those of frozen weights too.
     """
+    kept = _learning(seat) * BYTES[_whole_dtype(seat)] if seat.keeps_gradients else 0
+    if seat.state != "backward":
+        return kept
+    if seat.whole_unit:
+        return kept + (_unit_gradients(seat) if _new_beside_kept(seat) else 0)
     if seat.keeps_gradients:
-        return trainable_parameters(seat) * BYTES[_whole_dtype(seat)]
+        return kept
     block, end = block_pass(seat), end_pass(seat)
     if seat.instant == "embedding":
         return end.gradients + end.embedding_gradient
     return end.gradients + (0 if seat.instant == "loss" else block.gradients)
+
+
+def _learning(seat: Seat) -> Size:
+    return gathered_root(seat) if learns_whole(seat) else trainable_parameters(seat)
+
+
+def _new_beside_kept(seat: Seat) -> bool:
+    """FSDP2 adds to what is kept where it is of one dtype; the views of FSDP1 have new gradients each time."""
+    return not seat.keeps_gradients or seat.flat_model or seat.reduce_dtype != seat.param_dtype
+
+
+def _unit_gradients(seat: Seat) -> Size:
+    layers = seat.arch.dims.layers
+    blocks = {"loss": 0, "first block": 1}.get(seat.instant, layers)
+    return unit_gradients(seat, blocks, embedding=seat.instant == "embedding") * BYTES[seat.param_dtype]
 
 
 def _whole_dtype(seat: Seat) -> str:
@@ -115,19 +165,34 @@ def _whole_dtype(seat: Seat) -> str:
 
 @term(
     "fsdp.reduce",
-    lives=lambda seat: seat.sharded and seat.records and seat.state == "backward" and not seat.keeps_gradients,
+    lives=lambda seat: (
+        seat.sharded and seat.records and seat.state == "backward" and (seat.whole_unit or not seat.keeps_gradients)
+    ),
     basis="derived",
-    source=_FSDP2,
+    source=_FSDP2 + "; torch/distributed/fsdp/_flat_param.py, _get_unflat_views; two ranks on CPU under the profiler",
 )
 def fsdp_reduce(seat: Seat) -> Size:
     """The input of the reduce-scatter: a flat copy of a unit's gradients in the dtype they are reduced in.
 
     The last block's copy is alive while the next one runs. The root's comes at the very end, with embedding and head:
-    for small models with large vocabularies that sets the peak.
+    for small models with large vocabularies that sets the peak. Under FSDP1 it is made while the gathered weights are
+    still there. Without a wrap policy it is as large as the model.
     """
-    root, block = (0, block_adapters(seat)) if seat.tuning == "lora" else (gathered_root(seat), gathered_block(seat))
-    unit = {"last block": block, "embedding": root}.get(seat.instant, 0)
-    return unit * BYTES[seat.reduce_dtype]
+    if seat.instant == "last block":
+        return reduced_block(seat) * BYTES[seat.reduce_dtype]
+    return _root_copy(seat) if seat.instant == "embedding" else 0
+
+
+def _root_copy(seat: Seat) -> Size:
+    """FSDP1 makes the flat gradient of its views' first; then it frees the weights and the views' gradients, casts, and
+    reduces into a share."""
+    root, wide = reduced_root(seat), BYTES[seat.reduce_dtype]
+    if seat.shard == "fsdp2":
+        return root * wide
+    flat = root * BYTES[seat.param_dtype]
+    if seat.reduce_dtype == seat.param_dtype:
+        return flat
+    return worst(flat, (root + shard(root, seat.ranks)) * wide - flat)
 
 
 @term(

@@ -8,8 +8,10 @@ from vramcast.memory.seat import Seat
 from vramcast.memory.term import Tensors, term
 from vramcast.memory.units import (
     held_adapters,
+    held_flat,
     held_trainable,
     held_trainable_block,
+    learns_whole,
     stored_tensors,
     stored_weights,
     trainable_dtype,
@@ -134,8 +136,9 @@ def gradients(seat: Seat) -> Size:
 def _reduced(seat: Seat) -> Size:
     """Shares of the units whose backward is over: the root's come last."""
     if _complete(seat):
-        return held_trainable(seat) * BYTES[trainable_dtype(seat)]
-    if seat.keeps_gradients:
+        share = held_flat(seat) if learns_whole(seat) else held_trainable(seat)
+        return share * BYTES[trainable_dtype(seat)]
+    if seat.keeps_gradients or seat.whole_unit:
         return 0
     layers = seat.arch.dims.layers
     blocks = {"last block": layers - 1, "embedding": layers}.get(seat.instant, 0)

@@ -12,6 +12,7 @@ from vramcast.models.adapters.match import pattern_value
 from vramcast.models.adapters.modules import Module
 from vramcast.models.adapters.notes import Unfit
 from vramcast.num import Size, at_most, whole
+from vramcast.units import divisors
 
 
 def rank(m: Module, a: Adapter, field: str = "r", patterns: bool = True) -> int:
@@ -114,10 +115,8 @@ def factors(size: int, near: int = -1) -> tuple[int, int]:
         return near, size // near
     bound = size if near == -1 else near
     small, large = 1, size
-    for divisor in range(2, size + 1):
-        if size % divisor or small >= large:
-            continue
-        if divisor + size // divisor > small + large or divisor > bound:
+    for divisor in divisors(size)[1:]:
+        if small >= large or divisor + size // divisor > small + large or divisor > bound:
             break
         small, large = divisor, size // divisor
     return (small, large) if small <= large else (large, small)

@@ -10,11 +10,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from vramcast.models import patterns
 from vramcast.models.adapters.adapter import Adapter
 from vramcast.models.adapters.modules import Tree
 from vramcast.models.adapters.notes import Notes
 
 ALL_LINEAR = "all-linear"
+SAVED = r"(^|.*\.){}($|\..*)"
+"""around a name of modules_to_save"""
+_VALUE, _SUFFIX, _LAYER = r"(.*\.)?({})$", r".*\.{}$", r"(?:^|.*?\.){}\.(?P<idx>\d+)\."
 
 
 def ends_with(name: str, words: Iterable[str]) -> bool:
@@ -22,20 +26,20 @@ def ends_with(name: str, words: Iterable[str]) -> bool:
     return any(name == word or name.endswith(f".{word}") for word in words)
 
 
-def pattern_value(patterns: Mapping[str, Any], name: str, otherwise: Any) -> Any:
+def pattern_value(values: Mapping[str, Any], name: str, otherwise: Any) -> Any:
     """The value of the first pattern that a module's name ends with, as a regular expression (get_pattern_key)."""
-    for pattern, value in patterns.items():
-        if re.match(rf"(.*\.)?({pattern})$", name):
+    for pattern, value in values.items():
+        if patterns.match(_VALUE.format(pattern), name):
             return value
-    return patterns.get(name, otherwise)
+    return values.get(name, otherwise)
 
 
-def suffix_value(patterns: Mapping[str, Any], name: str, otherwise: Any) -> Any:
+def suffix_value(values: Mapping[str, Any], name: str, otherwise: Any) -> Any:
     """The same with a dot before the pattern, as C3A and FourierFT look (their model.py, _create_and_replace)."""
-    for pattern, value in patterns.items():
-        if re.match(rf".*\.{pattern}$", name):
+    for pattern, value in values.items():
+        if patterns.match(_SUFFIX.format(pattern), name):
             return value
-    return patterns.get(name, otherwise)
+    return values.get(name, otherwise)
 
 
 def matched(tree: Tree, adapter: Adapter, targets: Any) -> list[str]:
@@ -45,16 +49,16 @@ def matched(tree: Tree, adapter: Adapter, targets: Any) -> list[str]:
 
 def _excluded(adapter: Adapter, name: str) -> bool:
     excluded = adapter["exclude_modules"]
-    if isinstance(excluded, str) and excluded and re.fullmatch(excluded, name):
+    if isinstance(excluded, str) and excluded and patterns.fullmatch(excluded, name):
         return True
     if isinstance(excluded, list) and ends_with(name, adapter.names("exclude_modules")):
         return True
-    return any(re.match(rf"(^|.*\.){saved}($|\..*)", name) for saved in adapter.names("modules_to_save"))
+    return any(patterns.match(SAVED.format(saved), name) for saved in adapter.names("modules_to_save"))
 
 
 def _hit(adapter: Adapter, targets: Any, name: str) -> bool:
     if isinstance(targets, str):
-        return re.fullmatch(targets, name) is not None
+        return patterns.fullmatch(targets, name) is not None
     if name in targets:  # named in full: the layers do not matter then
         return True
     if not any(name.endswith(f".{target}") for target in targets):
@@ -68,28 +72,32 @@ def _hit(adapter: Adapter, targets: Any, name: str) -> bool:
 
 def _layer(adapter: Adapter, name: str) -> int | None:
     """The index of the layer in a name: the first number, or the one after a pattern's name."""
-    given = adapter["layers_pattern"]
-    patterns = [given] if isinstance(given, str) and given else adapter.names("layers_pattern")
-    expressions = [rf"(?:^|.*?\.){one}\.(?P<idx>\d+)\." for one in patterns] or [r".*?\.[^.]*\.(?P<idx>\d+)\."]
+    expressions = [_LAYER.format(one) for one in _homes(adapter)] or [r".*?\.[^.]*\.(?P<idx>\d+)\."]
     for expression in expressions:
-        found = re.match(expression, name)
+        found = patterns.match(expression, name)
         if found:
             return int(found["idx"])
     return None
+
+
+def _homes(adapter: Adapter) -> list[str]:
+    """layers_pattern: one name, or a list."""
+    given = adapter["layers_pattern"]
+    return [given] if isinstance(given, str) and given else adapter.names("layers_pattern")
 
 
 def valid(adapter: Adapter, notes: Notes) -> bool:
     """Whether every regular expression of the configuration can be read; notes those that cannot."""
     bad = len(notes.mistakes.found)
     fields = ("target_modules", "exclude_modules", "feedforward_modules")
-    texts = [(name, adapter[name]) for name in fields if isinstance(adapter[name], str)]
+    texts = [(name, adapter[name], "{}") for name in fields if isinstance(adapter[name], str)]
     for name in ("rank_pattern", "alpha_pattern", "block_size_pattern", "n_frequency_pattern"):
-        texts += [(name, key) for key in adapter.table(name)]
-    for name in ("modules_to_save", "layers_pattern"):
-        texts += [(name, one) for one in adapter.names(name)]
-    for name, text in texts:
+        texts += [(name, key, around) for key in adapter.table(name) for around in (_VALUE, _SUFFIX)]
+    texts += [("layers_pattern", one, _LAYER) for one in _homes(adapter)]
+    texts += [("modules_to_save", one, SAVED) for one in adapter.names("modules_to_save")]
+    for name, text, around in texts:
         try:
-            re.compile(text)
+            patterns.check(around.format(text))
         except re.error as error:
             notes.wrong(f"{adapter.path(name)} = {text!r} is not a regular expression: {error}")
     return len(notes.mistakes.found) == bad

@@ -10,6 +10,7 @@ from vramcast.models.adapters.lora import variants
 from vramcast.models.adapters.methods import REFUSED, Facts, facts
 from vramcast.models.adapters.prompts import PROMPTS
 from vramcast.models.adapters.rotations import is_feedforward_subset
+from vramcast.models.fields import most
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,), "float": (float,), "bool": (bool,), "str": (str,), "list": (list,), "dict": (dict,),
@@ -29,6 +30,12 @@ _INITS = (
     "mica",
     "lora_ga",
 )
+_ENTRIES = {
+    **dict.fromkeys("target_modules exclude_modules modules_to_save target_parameters layers_pattern "
+                    "feedforward_modules".split(), "str"),
+    **dict.fromkeys("layers_to_transform token_indices trainable_token_indices cpt_token_ids".split(), "int"),
+}  # fmt: skip
+"""field -> what its list holds"""
 _ABOVE_ZERO = tuple(
     """stride_A gralora_k n_splits n_skills n_tasks num_vectors vector_length topk theta_d_length u group_size
     num_virtual_tokens adapter_len adapter_layers""".split()
@@ -111,9 +118,9 @@ def lora_adapter(
 def _field(method: Facts, field: str, value: Any, source: str, wrong: Mistakes) -> None:
     if field not in method.fields:
         if value not in (None, False, [], {}, ""):
-            names = near(field, method.fields)
             wrong.add(
-                f"{method.method} of PEFT {method.version} has no field {field}", **{"from": source, "near": names}
+                f"{method.method} of PEFT {method.version} has no field {field}",
+                **{"from": source, "near": lambda: near(field, method.fields)},
             )
         return
     allowed = method.fields[field][1].split("|")
@@ -123,6 +130,13 @@ def _field(method: Facts, field: str, value: Any, source: str, wrong: Mistakes) 
     right = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
     if not right and value is not None:
         wrong.add(f"{field} must be {_spoken(allowed)}, not {value!r}", **{"from": source})
+    elif isinstance(value, (int, float)) and not abs(value) <= most(field):
+        wrong.add(f"{field} = {value} is too large", **{"from": source, "allowed": f"up to {most(field):,}"})
+    elif isinstance(value, list) and field in _ENTRIES:
+        kind = _ENTRIES[field]
+        entries = cast("list[Any]", value)
+        if not all(isinstance(one, _KINDS[kind]) and not isinstance(one, bool) for one in entries):
+            wrong.add(f"{field} must be a list, each entry {_WORDS[kind]}, not {value!r}", **{"from": source})
 
 
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word", "list": "a list",

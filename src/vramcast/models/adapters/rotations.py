@@ -5,15 +5,16 @@ Sources: peft 0.21, `update_layer` of tuners/<method>/layer.py.
 
 from __future__ import annotations
 
-import re
 from math import prod
 
+from vramcast.models import patterns
 from vramcast.models.adapters.adapter import NAME, Adapter, Tensor, entry, held, under
 from vramcast.models.adapters.lowrank import rank
 from vramcast.models.adapters.match import ends_with, pattern_value, suffix_value
 from vramcast.models.adapters.modules import Module, Tree
 from vramcast.models.adapters.notes import Unfit
 from vramcast.num import Size, at_most, whole
+from vramcast.units import divisors
 
 
 def oft(m: Module, a: Adapter) -> list[Tensor]:
@@ -45,8 +46,9 @@ def _divisor(width: int, near: int) -> int:
     """The divisor of `width` nearest to `near`; of two as near the lower."""
     if width % near == 0 and near <= width:
         return near
-    lower = next(one for one in range(min(near, width), 0, -1) if width % one == 0)
-    higher = next((one for one in range(near, width + 1) if width % one == 0), width)
+    found = divisors(width)
+    lower = max(one for one in found if one <= max(near, 1))
+    higher = next((one for one in found if one >= near), width)
     return lower if near - lower <= higher - near else higher
 
 
@@ -129,7 +131,7 @@ def osf(m: Module, a: Adapter) -> list[Tensor]:
     narrow = int(at_most(*m.shape))
     kept = _osf_rank(a["effective_rank"], narrow)
     for pattern, value in a.table("rank_pattern").items():
-        if re.search(pattern, m.name):
+        if patterns.search(pattern, m.name):
             kept = _osf_rank(value, narrow)
             break
     if kept < 1:
@@ -162,7 +164,7 @@ def ia3(m: Module, a: Adapter) -> list[Tensor]:
     """A scale of the outputs, or of the inputs in a feed-forward module; names are compared by their ends only."""
     inner = a["feedforward_modules"]
     if isinstance(inner, str):
-        feeds = re.fullmatch(inner, m.name) is not None
+        feeds = patterns.fullmatch(inner, m.name) is not None
     else:
         feeds = any(m.name.endswith(name) for name in a.names("feedforward_modules"))
     if m.kind == "convolution":

@@ -12,8 +12,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from vramcast.models import patterns
 from vramcast.models.adapters.adapter import Adapter
-from vramcast.models.adapters.match import ALL_LINEAR, ends_with, matched, unmatched
+from vramcast.models.adapters.match import ALL_LINEAR, SAVED, ends_with, matched, unmatched
 from vramcast.models.adapters.methods import facts, fusions
 from vramcast.models.adapters.modules import Tree
 from vramcast.models.adapters.notes import Notes
@@ -156,10 +157,10 @@ def _matching(adapter: Adapter, expression: str, names: Any) -> list[str]:
     return [
         name
         for name in names
-        if re.fullmatch(expression, name)
-        and not (isinstance(excluded, str) and excluded and re.fullmatch(excluded, name))
+        if patterns.fullmatch(expression, name)
+        and not (isinstance(excluded, str) and excluded and patterns.fullmatch(excluded, name))
         and not (isinstance(excluded, list) and ends_with(name, adapter.names("exclude_modules")))
-        and not any(re.match(rf"(^|.*\.){one}($|\..*)", name) for one in saved)
+        and not any(patterns.match(SAVED.format(one), name) for one in saved)
     ]
 
 
@@ -171,7 +172,7 @@ def _tie(tree: Tree, adapter: Adapter) -> tuple[Adapter, bool]:
         saved = [*saved, *([] if tree.embedding in saved else [tree.embedding])]
         return adapter.with_values(modules_to_save=_without_head(tree, saved)), False
     if isinstance(targets, str):
-        if not any(re.fullmatch(targets, name) for name in names):
+        if not any(patterns.fullmatch(targets, name) for name in names):
             return adapter, False
         return adapter.with_values(target_modules=rf"(?:{targets}|^{re.escape(tree.embedding)}$)"), True
     found = adapter.names("target_modules")
@@ -182,5 +183,5 @@ def _tie(tree: Tree, adapter: Adapter) -> tuple[Adapter, bool]:
 
 def _without_head(tree: Tree, names: list[str]) -> list[str]:
     """Without the first name that means the head."""
-    hit = next((name for name in names if re.match(rf"(^|.*\.){name}($|\..*)", tree.head)), None)
+    hit = next((name for name in names if patterns.match(SAVED.format(name), tree.head)), None)
     return [name for name in names if name != hit]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from vramcast.models import patterns
 from vramcast.models.layout import Axis, Piece, Weight
 from vramcast.models.place import is_expert
 
@@ -90,7 +91,7 @@ def _prefixes(module: str) -> list[str]:
     return found
 
 
-def listed(name: str, patterns: Iterable[str], matcher: Matcher) -> bool:
+def listed(name: str, texts: Iterable[str], matcher: Matcher) -> bool:
     """Whether a list of a checkpoint names the module of a parameter.
 
     `matcher` "start": transformers 5 `should_convert_module` (a pattern from the start of the name to the end of a
@@ -98,7 +99,7 @@ def listed(name: str, patterns: Iterable[str], matcher: Matcher) -> bool:
     Model Optimizer (the whole name with `*`, or a word path inside it).
     """
     test = MATCHERS[matcher]
-    known = list(patterns)
+    known = list(texts)
     return any(test(one, pattern) for one in spellings(name) for pattern in known)
 
 
@@ -107,7 +108,7 @@ def _start(name: str, pattern: str) -> bool:
     if name.endswith(pattern):
         return True
     try:
-        return re.match(rf"(?:{pattern}){boundary}", name) is not None
+        return patterns.match(rf"(?:{pattern}){boundary}", name) is not None
     except re.error:
         return False
 
@@ -116,14 +117,14 @@ def _exact(name: str, pattern: str) -> bool:
     if not pattern.startswith("re:"):
         return pattern == name
     try:
-        return re.match(pattern.removeprefix("re:"), name) is not None
+        return patterns.match(pattern.removeprefix("re:"), name) is not None
     except re.error:
         return False
 
 
 def _wildcard(name: str, pattern: str) -> bool:
     whole = re.escape(pattern).replace(r"\*", ".*")
-    return re.match(rf"{whole}(\.|$)", name) is not None or name.endswith(f".{pattern}")
+    return patterns.match(rf"{whole}(\.|$)", name) is not None or name.endswith(f".{pattern}")
 
 
 def _word(name: str, pattern: str) -> bool:

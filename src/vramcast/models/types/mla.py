@@ -84,7 +84,7 @@ def _compressor(c: Fields, layer: int, low: int, width: int) -> list[Weight]:
     if kinds is None:
         if ratios is None:
             c.wrong(f"{c.path('compress_ratios')} is missing")
-        kinds = [_KINDS.get(ratio, "") for ratio in ratios or [0] * layers]
+        kinds = [_KINDS.get(ratio, "") if isinstance(ratio, int) else "" for ratio in ratios or [0] * layers]
     kind, at = kinds[layer], "self_attn.compressor"
     if kind not in (*_RATES, "sliding_attention"):
         c.wrong(f"{c.path('layer_types')}[{layer}] = {kind!r} is not known")

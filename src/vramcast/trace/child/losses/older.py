@@ -19,22 +19,38 @@ from vramcast.trace.question import Question
 class OlderSft(Sft):
     """The model's own loss, then entropy and accuracy from its logits, which live until both are known.
 
-    Source: trl/trainer/sft_trainer.py, compute_loss (0.20 to 1.6; before 0.20 without the entropy).
+    Source: trl/trainer/sft_trainer.py, compute_loss (0.15 to 1.14).
     """
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, Any]:
-        from trl.trainer.utils import entropy_from_logits
-
         outputs = self.parts.model(**batch, use_cache=False, num_items_in_batch=self.labels)
+        labels, accuracy = batch["labels"][..., 1:].contiguous(), self.question.accuracy
         with torch.no_grad():
-            entropy = entropy_from_logits(outputs.logits)
-            mask = batch["attention_mask"]
-            (torch.sum(entropy * mask) / mask.sum()).item()
-            logits = outputs.logits[..., :-1, :].contiguous()
-            labels = batch["labels"][..., 1:].contiguous()
-            right = (logits.argmax(dim=-1) == labels) & (labels != -100)
-            right.sum().item()
+            shifted = outputs.logits[..., :-1, :]
+            each = entropies(shifted if accuracy == "view" else outputs.logits, self.question)
+            if each is not None:
+                each.mean().item()
+            if accuracy:
+                logits = shifted.contiguous() if accuracy == "copy" else shifted
+                right = (logits.argmax(dim=-1) == labels) & (labels != -100)
+                right.sum().item()
         return outputs.loss, None
+
+
+def entropies(logits: torch.Tensor, question: Question) -> torch.Tensor | None:
+    """Entropy of every position, as the version computes it: of a sequence at a time, of 128 rows at a time, or not.
+
+    Source: trl/trainer/utils.py, entropy_from_logits.
+    """
+    if not question.entropy:
+        return None
+    by_row = question.entropy == "rows"
+    flat = logits.reshape(-1, logits.size(-1)) if by_row else logits
+    found: list[torch.Tensor] = []
+    for part in flat.split(128 if by_row else 1):
+        logs = part.log_softmax(dim=-1)
+        found.append(-(torch.exp(logs) * logs).sum(-1))
+    return torch.cat(found)
 
 
 class OlderDpo(Dpo):
@@ -98,9 +114,10 @@ def _preference_metrics(logits: torch.Tensor, labels: torch.Tensor, scored: torc
 
 
 class OlderGrpo(Grpo):
-    """Logits of the completion, divided in place, their log-probabilities, and the entropy without a gradient.
+    """Logits of the completion, divided or not, their log-probabilities, and the entropy without a gradient.
 
-    Source: trl/trainer/grpo_trainer.py, _get_per_token_logps_and_entropies (1.0 to 1.14; before 1.0 a divided copy).
+    Source: trl/trainer/grpo_trainer.py, _get_per_token_logps (0.14 to 0.19) and _get_per_token_logps_and_entropies
+    (0.20 to 1.14).
     """
 
     def __init__(self, question: Question, parts: Parts, watch: Watch, accelerator: Accelerator) -> None:
@@ -110,22 +127,54 @@ class OlderGrpo(Grpo):
     def _each(
         self, model: Any, ids: torch.Tensor, mask: torch.Tensor, kept: int, *, compute_entropy: bool = False, **_: Any
     ) -> tuple[Any, Any, Any]:
-        from trl.trainer.utils import entropy_from_logits, selective_log_softmax
-
         found: list[torch.Tensor] = []
-        entropies: list[torch.Tensor] = []
+        measured: list[torch.Tensor] = []
         size = self.question.sequences
         for start in range(0, len(ids), size):
             part = slice(start, start + size)
             outputs = model(input_ids=ids[part], attention_mask=mask[part], logits_to_keep=kept + 1, use_cache=False)
             logits = outputs.logits[:, :-1, :][:, -kept:, :]
-            logits.div_(1.0)
-            found.append(selective_log_softmax(logits, ids[part, -kept:]))
+            if not self.question.outputs_named:
+                del outputs
+            if self.question.scores == "in_place":
+                logits.div_(1.0)
+            elif self.question.scores == "divided":
+                logits = logits / 1.0
+            found.append(_token_scores(logits, ids[part, -kept:], self.question.scores))
             if compute_entropy:
                 with torch.no_grad():
-                    entropies.append(entropy_from_logits(logits))
-        return torch.cat(found), torch.cat(entropies) if entropies else None, None
+                    each = entropies(logits, self.question)
+                measured.append(found[-1].detach() if each is None else each.view(found[-1].shape))
+        return torch.cat(found), torch.cat(measured) if compute_entropy else None, None
 
     def log_probabilities(self, scorer: Any, ids: torch.Tensor, mask: torch.Tensor, kept: int) -> torch.Tensor:
         with reads(self.kind):
             return self._each(scorer, ids, mask, kept)[0]
+
+
+def _token_scores(logits: torch.Tensor, ids: torch.Tensor, scores: str) -> torch.Tensor:
+    """Log-probabilities of ids (trl/trainer/utils.py, selective_log_softmax; 0.14: a log-softmax of every row)."""
+    if scores == "kernel":
+        return _Kernel.apply(logits, ids)
+    if scores != "rows" and logits.dtype == torch.float32:
+        picked = torch.gather(logits, dim=-1, index=ids.unsqueeze(-1)).squeeze(-1)
+        return picked - torch.stack([torch.logsumexp(row, dim=-1) for row in logits])
+    rows = zip(logits, ids, strict=True)
+    return torch.stack([row.log_softmax(dim=-1).gather(-1, picks.unsqueeze(-1)).squeeze(-1) for row, picks in rows])
+
+
+class _Kernel(torch.autograd.Function):
+    """One kernel in forward, one in backward, by what they allocate.
+
+    Source: trl/kernels/logprob_entropy.py (1.14).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        score, _, log_z, expected = (ids.new_empty(ids.shape, dtype=torch.float32) for _ in range(4))
+        ctx.save_for_backward(logits, ids, log_z, expected)
+        return score
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return torch.empty_like(ctx.saved_tensors[0], memory_format=torch.contiguous_format), None

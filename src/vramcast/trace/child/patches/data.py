@@ -62,6 +62,11 @@ def _sum(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return total
 
 
+def _scatter(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The gradient of a gather is added into the zeros that were made for it."""
+    return args[0] if tracker.phase == "backward" and _engine_asks() else NotImplemented
+
+
 def _engine_asks() -> bool:
     """Whether the autograd engine itself runs the operator, not a Python function that it calls."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
@@ -89,6 +94,12 @@ SUMS = Patch(
 )
 PATCHES = [
     SUMS,
+    Patch(
+        "gradients of a gather",
+        "autograd scatters into the zeros it made; for a tensor subclass it makes a new tensor",
+        "torch/csrc/autograd/FunctionsManual.cpp: gather_backward",
+        stands=lambda question: {aten.scatter_add.default: _scatter},
+    ),
     Patch(
         "values",
         "a fake tensor has no data: .item(), a branch and a comparison get an answer",

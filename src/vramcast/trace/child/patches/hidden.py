@@ -45,6 +45,11 @@ def _softmax_backward(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -
     yield _bytes(args[0])
 
 
+def _log_sum_exp(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Iterable[int]:
+    """Exponentials of what is left above the largest."""
+    yield _bytes(args[0])
+
+
 def _embedding_backward(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Iterable[int]:
     """Sorted indices, their order, counts and the sort's own space, 8 bytes an index each."""
     count = args[1].numel()
@@ -66,6 +71,12 @@ PATCHES = [
         "the CUDA kernel multiplies gradient and output first",
         "aten/src/ATen/native/cuda/SoftMax.cu: softmax_backward_cuda_out",
         temporaries=lambda question: {aten._softmax_backward_data.default: _softmax_backward},
+    ),
+    Patch(
+        "log-sum-exp",
+        "exponentials of its input are a tensor before they are summed",
+        "aten/src/ATen/native/ReduceOps.cpp: logsumexp_out_impl",
+        temporaries=lambda question: {aten.logsumexp.default: _log_sum_exp},
     ),
     Patch(
         "embedding backward",
