@@ -23,6 +23,11 @@ class Origin(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.where}  {self.key}" if self.key else self.where
 
+    @property
+    def is_default(self) -> bool:
+        """Nobody said it: a reader added a default of the framework."""
+        return not self.key and (" default (" in self.where or self.where.startswith("assumed"))
+
 
 class Fact(Struct, frozen=True):
     """`path = value`, and who said so."""

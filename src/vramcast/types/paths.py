@@ -198,3 +198,8 @@ def _from_text(path: Path, text: str) -> Any:
 def write_value(path: Path, value: Value) -> Value:
     """The value as a job file holds it: `read_value` gives the same value back."""
     return show_bytes(value) if path.kind == "bytes" and isinstance(value, int) else value
+
+
+def show_value(value: Value) -> str:
+    """A value in a sentence."""
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
