@@ -300,12 +300,12 @@ def _errors(words: str) -> list[str]:
 def test_everything_that_is_not_traced_is_said_at_once(pretended: type[Pretended], verb: str) -> None:
     """Also beside what is wrong with the job; nothing twice."""
     words = f"{verb} {JOB} --gpus 2 --set offload.optimizer=cpu"
-    traced = ["gpus = 2 is not traced yet", "offload.optimizer = cpu is not traced yet"]
-    assert _errors(words) == traced
+    wrong = ["offload.optimizer = cpu is not modelled yet", "gpus = 2 is not traced yet"]
+    assert _errors(words) == wrong
     assert _errors(f"{words} --set quant.kind=gptq") == [
-        "packed weights do not train: quant.kind = gptq with tuning = full", *traced,
+        wrong[0], "packed weights do not train: quant.kind = gptq with tuning = full", wrong[1],
     ]  # fmt: skip
-    assert _errors(f"{words} --set micro_batch=0 --set lerning_rate=1")[-2:] == traced
+    assert _errors(f"{words} --set micro_batch=0 --set lerning_rate=1")[-2:] == wrong
     assert pretended.asked == []
 
 

@@ -12,6 +12,8 @@ _Paths: TypeAlias = Callable[[str], bool]
 _When: TypeAlias = Callable[[Settings], bool]
 _Row: TypeAlias = tuple[_Paths, _When, str]
 _SHARDED = ("fsdp1", "fsdp2")
+_LEARNING = ("sft", "pretrain")
+_WITHOUT_GROUPS = (*_LEARNING, "inference")
 
 
 def _of(*names: str) -> _Paths:
@@ -37,10 +39,6 @@ def _of_engines(path: str) -> bool:
     return path.startswith("engine.") and path not in ("engine.kind", "engine.cache", "engine.kv_dtype")
 
 
-def _generates(job: Settings) -> bool:
-    return job.algorithm in ("inference", "grpo")
-
-
 def serves(job: Settings) -> bool:
     """Inference by an engine, which has the GPU for itself."""
     return job.algorithm == "inference" and job.engine_kind not in ("none", "hf")
@@ -59,7 +57,7 @@ _ABSENT: tuple[_Row, ...] = (
     (_of("lora."), lambda job: job.tuning not in ADAPTED, "only with tuning=lora or qlora"),
     (_of("autocast", "loss", "tuning"), lambda job: job.algorithm == "inference", "nothing trains in inference"),
     (_learned, lambda job: job.algorithm == "inference", "nothing trains in inference"),
-    (_of("engine.", "prompt_len", "response_len"), lambda job: not _generates(job), "this algorithm does not generate"),
+    (_of("engine.", "prompt_len", "response_len"), lambda job: job.algorithm in _LEARNING, "this algorithm does not generate"),
     (_of("attention", "compute_dtype", "weights_dtype", "quant.", "token_budget"), serves,
      "an engine has values of its own: engine.dtype, engine.quant, engine.max_batched_tokens"),
     (_of("engine.process"), serves, "the engine is the only process"),
@@ -70,7 +68,7 @@ _ABSENT: tuple[_Row, ...] = (
     (_of("quant.double", "quant.storage"), lambda job: job.quant_kind not in ("nf4", "fp4"),
      "only with quant.kind=nf4 or fp4"),
     (_of("group", "prompts_per_step", "mini_batch", "grpo.variant", "logprob.", "reference.", "reward."),
-     lambda job: job.algorithm != "grpo", "only with algorithm=grpo"),
+     lambda job: job.algorithm in _WITHOUT_GROUPS, "only with algorithm=grpo"),
     (_of("logprob.chunk"), lambda job: job.logprob_entropy != "chunked", "only with logprob.entropy=chunked"),
     (_scored, lambda job: job.logprob_source == "engine", "only with logprob.source=trainer"),
     (_of("recompute.every", "recompute.reentrant"), lambda job: job.recompute == "none", "nothing is recomputed"),
@@ -137,6 +135,8 @@ def _absent_role(role: str, name: str, job: Settings) -> str:
         return "an engine has values of its own: engine.dtype, engine.quant, engine.max_len"
     if role == "rollout" and job.algorithm == "grpo":
         return "what generates has values of its own: engine.dtype, engine.quant, engine.max_len"
+    if job.algorithm not in (*_WITHOUT_GROUPS, "grpo"):
+        return ""
     if role != "reference":
         return f"this job has no {role}"
     if job.algorithm != "grpo":

@@ -99,6 +99,9 @@ NOTHING_MORE: Also = {}
 _COPIED = ("model", "quant.")
 """what a role cannot have for itself yet: its model and how that is packed are the policy's"""
 
+_LAYOUT = ("shard", "shard_size", "replicas", "reshard", "wrap", "buckets")
+"""what frameworks do to a model on one GPU too, if they are told to: values that are not modelled are refused there"""
+
 
 def not_modelled(
     asked: Mapping[str, Fact],
@@ -118,10 +121,12 @@ def not_modelled(
         if role == "policy":
             mistakes.add(f"{name}: what is the policy's has no prefix", **{"from": str(fact.origin), "use": path.name})
             continue
-        if settings.algorithm not in algorithms and name in ("critic.kind", "reward.kind"):
+        if settings.algorithm not in algorithms and (role or name).split(".")[0] in ("critic", "reward"):
             continue  # the algorithm that brings the role is refused, and one cause is said once
         known = _known(name, path, settings, also)
-        if known is None or fact.value in (*known, path.default) or absent(name, settings, alone=alone):
+        if known is None or fact.value in (*known, path.default):
+            continue
+        if path.name not in _LAYOUT and absent(name, settings, alone=alone):
             continue
         text = f"{name} = {show_value(fact.value)} is not modelled yet"
         if name in asked:
