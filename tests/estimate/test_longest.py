@@ -12,8 +12,9 @@ from tests.random_jobs import said
 
 from vramcast.estimate import forecast
 from vramcast.estimate.longest import fits_up_to_tokens
+from vramcast.types.result import gets_through
 
-LONG: Values = {**VERL, "gpus": 4, "padding": "free", "token_budget": 65536, "logprob.token_budget": 65536,
+LONG: Values = {**VERL, "gpus": 4, "padding": "free", "token_budget": 131072, "logprob.token_budget": 131072,
                 "engine.fraction": 0.3, "response_len": 8192, "engine.max_len": 16384}  # fmt: skip
 SFT: Values = {
     "algorithm": "sft", "framework": "loop==5.24.0", "model": "Qwen/Qwen2.5-7B", "gpu": "a100-sxm-80gb",
@@ -26,30 +27,32 @@ def tokens_of(job: Values) -> int | None:
     return fits_up_to_tokens(said(job), forecast(said(job)))
 
 
-def verdict_of(job: Values) -> str | None:
-    return forecast(said(job)).verdict
+def is_a_yes(job: Values) -> bool:
+    answer = forecast(said(job))
+    return gets_through(answer.verdict, answer.peak)
 
 
 def test_a_long_sequence_that_fits_when_it_is_short() -> None:
     """The answer fits; one part in 64 of the full length more does not."""
-    assert verdict_of(SFT) == "does_not_fit"
+    assert not is_a_yes(SFT)
     tokens = tokens_of(SFT)
     assert tokens is not None
     assert 0 < tokens < 65536
     assert tokens % 1024 == 0
-    assert verdict_of({**SFT, "seq_len": tokens}) == "fits"
-    assert verdict_of({**SFT, "seq_len": tokens + 1024}) != "fits"
+    assert is_a_yes({**SFT, "seq_len": tokens})
+    assert not is_a_yes({**SFT, "seq_len": tokens + 1024})
 
 
 def test_micro_batches_that_are_cut_by_tokens() -> None:
     """What the engine accepts is not shortened: only what the trainer gets at once."""
-    assert verdict_of(LONG) != "fits"
+    assert not is_a_yes(LONG)
     tokens = tokens_of(LONG)
     assert tokens is not None
-    fitting, failing = ({**LONG, "token_budget": size, "logprob.token_budget": size} for size in (tokens, tokens + 1024))
+    fitting, failing = ({**LONG, "token_budget": size, "logprob.token_budget": size}
+                        for size in (tokens, tokens + 2048))  # fmt: skip
     assert tokens > 512 + 8192  # a whole sequence, so that nothing else has to be shorter
-    assert verdict_of(fitting) == "fits"
-    assert verdict_of(failing) != "fits"
+    assert is_a_yes(fitting)
+    assert not is_a_yes(failing)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import NoReturn, TypeAlias
 from vramcast import __version__
 from vramcast.cli.ending import ended
 from vramcast.cli.output import coloured, print_json
+from vramcast.cli.questions import not_there_yet, questions
 from vramcast.cli.said import said
 from vramcast.cli.tracing import run_trace, trace_options, traced_by, traced_method
 from vramcast.cli.verdict import exit_of
@@ -48,12 +49,13 @@ class _Parser(argparse.ArgumentParser):
     """Wrong words on the command line are refused as all else that is wrong."""
 
     def error(self, message: str) -> NoReturn:
-        raise refuse(message, use=f"{self.prog} --help")
+        raise not_there_yet(message) or refuse(message, use=f"{self.prog} --help")
 
 
 @cache
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="vramcast", description="GPU memory of LLM post-training, before the run.")
+    parser = _Parser(prog="vramcast", description="GPU memory of LLM post-training, before the run.",
+                     epilog=questions(), formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     check = _verb(verbs, "check", _check, "will it fit, where does it peak, what holds it")
@@ -252,7 +254,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace) -> int:
-    from vramcast.estimate import resolve
+    from vramcast.estimate import ineffective, resolve
     from vramcast.readers.native import write_job
     from vramcast.report.lists import show_job
     from vramcast.report.read import understood
@@ -264,13 +266,14 @@ def _read(options: argparse.Namespace) -> int:
         print(write_job(question.job(), options.job), end="")
         return 0
     job = resolve(question)
+    without = ineffective(question, job)
     if options.json:
-        print_json(understood(job, question))
+        print_json(understood(job, question, without))
         return 0
     print(show_job(job))
     if question.no_effect:
         print(f"no effect on memory: {', '.join(item.key for item in question.no_effect)}", file=sys.stderr)
-    for item in job.ineffective:
+    for item in without:
         print(f"without effect: {item.path} = {value(item.value)}: {item.why}", file=sys.stderr)
     for item in job.unread:
         print(f"unread: {item.key}  ({item.where})", file=sys.stderr)

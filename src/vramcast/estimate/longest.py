@@ -13,7 +13,7 @@ from vramcast.types.settings import Settings
 _LEAST = 128
 """fewer tokens in a micro-batch are no training"""
 _PARTS = 64
-"""the answer is exact to one part of so many of the full length"""
+"""the answer is exact to one part of so many of the full length, and a multiple of the least"""
 
 
 def fits_up_to_tokens(said: Understanding, answer: Forecast) -> int | None:
@@ -26,7 +26,7 @@ def fits_up_to_tokens(said: Understanding, answer: Forecast) -> int | None:
     if settings.algorithm == "inference" or settings.padding != "free" or settings.packing:
         return None
     full = _full(settings)
-    step = max(full // _PARTS, _LEAST)
+    step = max(full // _PARTS // _LEAST, 1) * _LEAST
     fits, fails = 0, -(-full // step)  # in steps
     while fails - fits > 1:
         middle = (fits + fails) // 2

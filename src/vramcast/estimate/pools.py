@@ -123,7 +123,7 @@ def describe(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> EngineBytes
 
 def window(job: Resolved, pool: Pool, phases: list[PhaseBytes]) -> tuple[int, int]:
     """(least, most) bytes of an engine's share that work with their whole range: one sequence must fit into it, and the
-    rest of the GPU beside it.
+    rest of the GPU beside it. Blocks that are only cached are given back.
 
     Nothing is free for it on a GPU that is full in a phase where the pool is not mapped.
     """

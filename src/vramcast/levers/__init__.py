@@ -14,10 +14,9 @@ from vramcast.levers.edits import Edits, Ladder
 from vramcast.readers import native_keys
 from vramcast.types.job import Understanding
 from vramcast.types.paths import Value
-from vramcast.types.result import Forecast, LeverResult, Price, Verdict, gets_through
+from vramcast.types.result import Forecast, LeverResult, Price, gets_through
 
 _PRICES: tuple[Price, ...] = ("free", "slower", "numerics", "quality")
-_NEAR: tuple[Verdict | None, ...] = ("fits", "tight", "does_not_fit", None)
 
 
 class Lever(Struct, frozen=True):
@@ -41,6 +40,7 @@ class Lever(Struct, frozen=True):
 LEVERS = (
     Lever("fused-step", "free", edits.fused_step),
     Lever("attention-kernel", "free", edits.attention_kernel),
+    Lever("fused-loss", "free", edits.fused_loss, native_only=True),
     Lever("expandable-segments", "free", edits.expandable),
     Lever("non-reentrant", "free", edits.non_reentrant),
     Lever("engine-fraction", "free", edits.fraction),
@@ -83,8 +83,9 @@ class Pulled(NamedTuple):
 def pull(said: Understanding, answer: Forecast) -> list[LeverResult]:
     """Every lever that lowers the peak of the job, in the order in which people accept them.
 
-    A job that may not fit: first what makes it fit, then what nearly does. Otherwise, and within these, by price and in
-    the order of `LEVERS`; savings below a hundredth last.
+    A job to which `check` does not answer yes: first what makes it a yes, then what nearly does. A tight one that gets
+    through: first what makes it fit. Otherwise, and within these, by price and in the order of `LEVERS`; savings below
+    a hundredth last.
     """
     return helping(pull_all(said, answer), answer)
 
@@ -95,11 +96,11 @@ def helping(found: Iterable[Pulled], answer: Forecast) -> list[LeverResult]:
 
 
 def pull_all(said: Understanding, answer: Forecast) -> list[Pulled]:
-    """Every lever, applied or not: the best first, those that do not apply last. Where none alone makes the job fit, or
-    only at a high price, cheaper pairs that do are among them."""
+    """Every lever, applied or not: the best first, those that do not apply last. Where none alone is enough, or only at
+    a high price, cheaper pairs that are enough are among them."""
     job = resolve(said)
     found = [_pulled(lever, job, said, answer) for lever in LEVERS]
-    pairs = _pairs(found, said, answer) if _stuck(answer) else []
+    pairs = _pairs(found, said, answer) if _level(answer) > _YES else []
     applied = [pulled for pulled in (*found, *pairs) if pulled.result is not None]
     applied.sort(key=lambda pulled: _rank(pulled, answer))
     return [*applied, *(pulled for pulled in found if pulled.result is None)]
@@ -113,11 +114,11 @@ def _pulled(lever: Lever, job: Resolved, said: Understanding, answer: Forecast) 
     if lever.native_only and not _native(job, ladder[0]):
         return Pulled(lever, None, None, f"{job.framework} has no key for it")
     tried: list[Pulled] = []
-    for step in ladder if _stuck(answer) else ladder[:1]:
+    for step in ladder if _level(answer) else ladder[:1]:
         tried.append(_step(lever, job, said, answer, step))
-        if tried[-1].result is None or _solves(tried[-1], answer):
+        if tried[-1].result is None or _enough(tried[-1], answer):
             break
-    return min(tried, key=lambda pulled: _nearest(pulled, answer))
+    return min(tried, key=_nearest)
 
 
 def _step(lever: Lever, job: Resolved, said: Understanding, answer: Forecast, edit: Edits) -> Pulled:
@@ -134,19 +135,20 @@ def _step(lever: Lever, job: Resolved, said: Understanding, answer: Forecast, ed
         saves_bytes=answer.peak.bytes - after.peak.bytes,
         price=lever.price,
         verdict=after.verdict,
+        gets_through=gets_through(after.verdict, after.peak),
     )
     return Pulled(lever, result, after, "")
 
 
-def _nearest(pulled: Pulled, answer: Forecast) -> tuple[bool, int, int]:
-    """Of several steps of one lever: what fits, else what is tight, the first of them; else the lowest peak."""
-    if pulled.result is None:
-        return True, 0, 0
-    near = _near(pulled, answer)
-    return False, near, pulled.result.peak_bytes if near == len(_NEAR) - 1 else 0
+def _nearest(pulled: Pulled) -> tuple[int, int]:
+    """Of several steps of one lever: what answers best, the first of them; of those that do not fit the lowest peak."""
+    if pulled.after is None:
+        return _NO + 1, 0
+    level = _level(pulled.after)
+    return level, pulled.after.peak.bytes if level == _NO else 0
 
 
-_TRIES, _PAIRS = 5, 3
+_TRIES, _PAIRS = 8, 3
 """pairs that are tried at each price, and how many are shown"""
 
 
@@ -155,28 +157,22 @@ def _pairs(singles: list[Pulled], said: Understanding, answer: Forecast) -> list
     only such as cost less than the cheapest lever that is enough alone.
 
     The first helps alone; the second may not, or not apply, before the first is pulled. Of each price, those are tried
-    first that would be enough if what they take off the high end added up, in the listed order; then by that sum.
+    that would leave least if what they take off the high end added up, in the listed order.
     """
     high = answer.peak.needs_high_bytes
     saves = {
         pulled.lever.name: high - pulled.after.peak.needs_high_bytes for pulled in singles if pulled.after is not None
     }
     order = {lever.name: at for at, lever in enumerate(LEVERS)}
-
-    def promise(pair: tuple[Pulled, Lever]) -> tuple[bool, int, int]:
-        first, second = pair[0].lever.name, pair[1].name
-        left = high - saves[first] - saves.get(second, 0) - (answer.peak.capacity_bytes or 0)
-        return (True, left, 0) if left > 0 else (False, order[second], order[first])
-
-    firsts = [pulled for pulled in singles if pulled.result is not None and _helps(pulled, answer)]
-    pairs = [(first, lever) for first in firsts for lever in _seconds(first, singles, answer)]
-    pairs.sort(key=promise)
+    pairs = [(first, lever) for first in singles if _helps(first, answer) for lever in _seconds(first, singles, answer)]
+    pairs.sort(key=lambda pair: -saves[pair[0].lever.name] - saves.get(pair[1].name, 0))
     found: list[Pulled] = []
-    alone = min((_price(pulled.lever) for pulled in singles if _solves(pulled, answer)), default=len(_PRICES))
+    alone = min((_price(pulled.lever) for pulled in singles if _enough(pulled, answer)), default=len(_PRICES))
     for price in range(alone):
-        priced = [pair for pair in pairs if max(map(_price, (pair[0].lever, pair[1]))) == price]
-        together = (_together(first, lever, said, answer) for first, lever in priced[:_TRIES])
-        found += [pulled for pulled in together if pulled is not None and _solves(pulled, answer)]
+        priced = [pair for pair in pairs if max(map(_price, (pair[0].lever, pair[1]))) == price][:_TRIES]
+        priced.sort(key=lambda pair: (order[pair[1].name], order[pair[0].lever.name]))
+        together = (_together(first, lever, said, answer) for first, lever in priced)
+        found += [pulled for pulled in together if pulled is not None and _enough(pulled, answer)]
         if len(found) >= _PAIRS:
             break
     return found[:_PAIRS]
@@ -186,7 +182,7 @@ def _seconds(first: Pulled, singles: list[Pulled], answer: Forecast) -> Iterator
     """What may be pulled after a lever: each pair once, but for levers that do not help alone."""
     order = {lever.name: at for at, lever in enumerate(LEVERS)}
     for pulled in singles:
-        helps = pulled.result is not None and _helps(pulled, answer)
+        helps = _helps(pulled, answer)
         refused = pulled.result is None and "not modelled" in pulled.why
         after = order[pulled.lever.name] > order[first.lever.name]
         if not refused and (after or not helps) and pulled.lever is not first.lever:
@@ -219,40 +215,38 @@ def _native(job: Resolved, edit: Edits) -> dict[str, Value]:
     return {key: value for part in parts for key, value in part.items()} if all(parts) else {}
 
 
-def _stuck(answer: Forecast) -> bool:
-    return answer.verdict in ("tight", "does_not_fit")
+_YES, _NO = 1, 3
 
 
-def _near(pulled: Pulled, answer: Forecast) -> int:
-    """How near a lever brings the job to what is wanted: 0 where it fits, or gets through and did not before."""
-    after = pulled.after
-    if after is None:
-        return len(_NEAR)
-    return 0 if not _through(answer) and _through(after) else _NEAR.index(after.verdict)
+def _level(answer: Forecast) -> int:
+    """How near a job is to fitting: 0 it does (or no card is named), 1 it is tight and gets through, 2 tight, 3 it does
+    not."""
+    if answer.verdict is None or answer.verdict == "fits":
+        return 0
+    if answer.verdict == "does_not_fit":
+        return _NO
+    return _YES if gets_through(answer.verdict, answer.peak) else 2
 
 
-def _through(answer: Forecast) -> bool:
-    return gets_through(answer.verdict, answer.peak)
-
-
-def _solves(pulled: Pulled, answer: Forecast) -> bool:
-    return _near(pulled, answer) == 0
+def _enough(pulled: Pulled, answer: Forecast) -> bool:
+    """It makes a yes of a no, or lets a job fit that only gets through."""
+    level = _level(answer)
+    return pulled.after is not None and level > 0 and _level(pulled.after) <= min(level - 1, _YES)
 
 
 def _helps(pulled: Pulled, answer: Forecast) -> bool:
-    """It lowers the peak, or makes a job fit that might not."""
-    result = pulled.result
-    assert result is not None
-    return result.saves_bytes > 0 or (_stuck(answer) and _solves(pulled, answer))
+    """It lowers the peak, or is enough."""
+    return pulled.result is not None and (pulled.result.saves_bytes > 0 or _enough(pulled, answer))
 
 
 def _rank(pulled: Pulled, answer: Forecast) -> tuple[bool, int, bool, int]:
-    """The order of people: what helps, what makes it fit; what saves next to nothing last; then by price, as listed."""
-    result = pulled.result
-    assert result is not None
-    near = _near(pulled, answer) if _stuck(answer) else 0
-    small = result.saves_bytes * 100 < answer.peak.bytes and not (_stuck(answer) and _solves(pulled, answer))
-    return not _helps(pulled, answer), near, small, _PRICES.index(result.price)
+    """The order of people: what helps, what is enough; what saves next to nothing last; then by price, as listed."""
+    assert pulled.result is not None
+    assert pulled.after is not None
+    enough = _enough(pulled, answer)
+    near = 0 if enough or not _level(answer) else 1 + _level(pulled.after)
+    small = pulled.result.saves_bytes * 100 < answer.peak.bytes and not enough
+    return not _helps(pulled, answer), near, small, _price(pulled.lever)
 
 
 def in_articles(article: str) -> Iterator[tuple[str, Lever]]:

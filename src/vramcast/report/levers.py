@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from vramcast.levers import LEVERS, Pulled, in_articles
 from vramcast.report.why import verdict_line
-from vramcast.report.words import edits
+from vramcast.report.words import edits, wrapped
 from vramcast.types.result import SCHEMA, Forecast, LeverResult, Peak
 from vramcast.units import GIB, gib
 
@@ -61,17 +61,16 @@ def show_levers(answer: Forecast, pulled: list[Pulled]) -> str:
 
 
 def _applied(pulled: list[Pulled]) -> Iterator[str]:
-    yield f"{'lever':<24}{'peak GiB':>9}{'saves':>9}  {'price':<9} {'then':<13} peak moves to"
-    for item in pulled:
-        if item.result is None or item.after is None:
-            continue
-        result, peak = item.result, item.after.peak
-        saved = result.saves_bytes / GIB
+    applied = [(item.result, item.after) for item in pulled if item.result is not None and item.after is not None]
+    name = max((len(result.name) for result, _ in applied), default=0)
+    yield f"{'lever':<{name + 2}}{'peak GiB':>9}{'saves':>9}  {'price':<9} {'then':<13} peak moves to"
+    for result, after in applied:
+        then = "gets through" if result.verdict == "tight" and result.gets_through else _WORDS[result.verdict]
         yield (
-            f"  {result.name:<22}{result.peak_bytes / GIB:>9,.2f}{saved:>9,.2f}  {result.price:<9} "
-            f"{_WORDS[result.verdict]:<13} {peak.phase} · {peak.instant}"
+            f"  {result.name:<{name}}{result.peak_bytes / GIB:>9,.2f}{result.saves_bytes / GIB:>9,.2f}  "
+            f"{result.price:<9} {then:<13} {after.peak.phase} · {after.peak.instant}"
         )
-        yield f"      {edits(result)}"
+        yield from wrapped(edits(result), indent=" " * 6, hanging=" " * 8)
 
 
 def _article(article: str, title: str, pulled: list[Pulled]) -> Iterator[str]:

@@ -9,11 +9,11 @@ from vramcast.estimate import peak_phase
 from vramcast.report.bars import meter
 from vramcast.report.why import head, verdict_line
 from vramcast.report.words import VERDICTS, Page, edits, in_gib, owned, value, wrapped
-from vramcast.types.result import Assumption, Forecast, LeverResult, PhaseBytes
+from vramcast.types.result import Assumption, Forecast, LeverResult, PhaseBytes, gets_through
 from vramcast.units import GIB, gib
 
 LINES = 40
-_TERMS, _LEVERS = 8, 3
+_TERMS, _LEVERS, _LONG_EDIT = 8, 3, 4
 _SMALL = 200
 """a term below one part in so many is part of the rest"""
 _NAME, _PHASE, _BAR_FROM = 26, 17, 64
@@ -30,13 +30,14 @@ framework has a line of its own."""
 
 
 class Block(NamedTuple):
-    """A part of the screen that can be made shorter: `at(n)` is the block in at most n lines, n >= least."""
+    """A part of the screen that can be made shorter: `at(n)` is the block in at most n lines, n >= last."""
 
     at: Callable[[int], list[str]]
     most: int
     least: int
-    keeps: int
-    """the block with the lowest is cut first"""
+    """lines that say enough"""
+    last: int
+    """lines when all blocks have been cut to what says enough, and it is too much still"""
 
 
 def first_screen(answer: Forecast, page: Page, *, levers: bool = True) -> str:
@@ -58,10 +59,11 @@ def _fitted(blocks: list[Block]) -> list[list[str]]:
     """Every block in as many lines as there are for it, a blank line between two."""
     sizes = [block.most for block in blocks]
     while sum(sizes) + len(blocks) - 1 > LINES:
-        shrinkable = [at for at, block in enumerate(blocks) if sizes[at] > block.least]
-        if not shrinkable:
+        loose = [at for at, size in enumerate(sizes) if size > blocks[at].least]
+        tight = [at for at, size in enumerate(sizes) if size > blocks[at].last]
+        if not tight:
             break
-        sizes[min(shrinkable, key=lambda at: (blocks[at].keeps, -sizes[at]))] -= 1
+        sizes[max(loose, key=lambda at: sizes[at] - blocks[at].least) if loose else tight[-1]] -= 1
     return [block.at(size) for block, size in zip(blocks, sizes, strict=True)]
 
 
@@ -71,7 +73,7 @@ def _fixed(lines: Iterable[str]) -> Block:
     def at(size: int) -> list[str]:
         return found
 
-    return Block(at, len(found), len(found), 9)
+    return Block(at, len(found), len(found), len(found))
 
 
 def labelled(rows: Iterable[tuple[str, str]], width: int) -> Iterator[str]:
@@ -101,34 +103,52 @@ def _changes_the_answer(warning: str) -> bool:
 
 
 def _said(answer: Forecast, width: int) -> Block:
-    """Every section keeps its title; what is cut is counted."""
-    sections = [(title, lines) for title, lines in said_lines(answer) if lines]
+    """Every section keeps its title; what is cut is counted. Values without effect stand together by their reason."""
+    said = dict(said_lines(answer))
+    reasons = list(dict.fromkeys(item.why for item in answer.ineffective))
+    named = [(why, [item.path for item in answer.ineffective if item.why == why]) for why in reasons]
+    named.sort(key=lambda one: len(one[1]))
+    said["without effect"] = [f"{', '.join(paths)}: {why}" for why, paths in named]
+    counts = {title: [1] * len(lines) for title, lines in said.items()} | {
+        "without effect": [len(paths) for _, paths in named]
+    }
+    sections = [Section(title, lines, counts[title]) for title, lines in said.items() if lines]
 
     def at(size: int) -> list[str]:
         """One more line of each section in turn, as long as there is room."""
         shown = [0] * len(sections)
-        for turn in range(max(len(lines) for _, lines in sections)):
-            for index, (_, lines) in enumerate(sections):
+        for turn in range(max(len(section.lines) for section in sections)):
+            for index, section in enumerate(sections):
                 longer = [*shown[:index], turn + 1, *shown[index + 1 :]]
-                if turn < len(lines) and len(_sections(sections, longer, width)) <= size:
+                if turn < len(section.lines) and len(_sections(sections, longer, width)) <= size:
                     shown = longer
         return _sections(sections, shown, width)
 
-    everything = _sections(sections, [len(lines) for _, lines in sections], width)
-    return Block(at, len(everything), min(len(everything), 2 * len(sections)), 2)
+    everything = _sections(sections, [len(section.lines) for section in sections], width)
+    first = _sections(sections, [int(section.title in ("unread", "left out")) for section in sections], width)
+    return Block(at, len(everything), len(first), len(sections))
 
 
-def _sections(sections: list[tuple[str, list[str]]], shown: list[int], width: int) -> list[str]:
+class Section(NamedTuple):
+    """Lines under a title, and how many values each line stands for."""
+
+    title: str
+    lines: list[str]
+    counts: list[int]
+
+
+def _sections(sections: list[Section], shown: list[int], width: int) -> list[str]:
     """Keys that were not read stand side by side, sentences below each other."""
     found: list[str] = []
-    for (title, lines), count in zip(sections, shown, strict=True):
+    for section, count in zip(sections, shown, strict=True):
+        left = sum(section.counts[count:])
         if not count:
-            found.append(f"{title}: {len(lines):,} (--full)")
-        elif title == "unread":
-            found += [title, *_flow(lines, count, width)]
+            found.append(f"{section.title}: {left:,} (--full)")
+        elif section.title == "unread":
+            found += [section.title, *_flow(section.lines, count, width)]
         else:
-            found += [title, *(piece for line in lines[:count] for piece in wrapped(line, width))]
-            found += [_more(len(lines) - count)] if count < len(lines) else []
+            found += [section.title, *(piece for line in section.lines[:count] for piece in wrapped(line, width))]
+            found += [_more(left)] if left else []
     return found
 
 
@@ -149,10 +169,13 @@ def _terms(phase: PhaseBytes, need: int) -> Block:
     large = sum(high * _SMALL >= need for _, _, _, high in rows)
 
     def at(size: int) -> list[str]:
-        shown, rest = rows, rows[min(large, size - 3) :]
+        """The terms with the largest high ends, in the order of their bytes: what may be large is not in the rest."""
+        shown = sorted(rows, key=lambda row: -row[3])[: min(large, size - 3)]
+        rest = [row for row in rows if row not in shown]
+        shown = [row for row in rows if row in shown or len(rest) == 1]
         if len(rest) > 1:
             low, high = sum(row[2] for row in rest), sum(row[3] for row in rest)
-            shown = [*rows[: -len(rest)], (f"other ({len(rest)} terms)", sum(row[1] for row in rest), low, high)]
+            shown.append((f"other ({len(rest)} terms)", sum(row[1] for row in rest), low, high))
         cells = in_gib([row[1] for row in shown], need, 2, rest=len(rest) > 1)
         lines = [f"{'at the peak':<{_NAME + 2}}{'GiB':>9}{'share':>8}   range"]
         for (name, amount, low, high), cell in zip(shown, cells, strict=True):
@@ -161,7 +184,7 @@ def _terms(phase: PhaseBytes, need: int) -> Block:
         return [*lines, f"  {'total':<{_NAME}}{need / GIB:>9,.2f}"]
 
     most = len(at(_TERMS + 3))
-    return Block(at, most, min(most, 6), 1)
+    return Block(at, most, min(most, 6), min(most, 5))
 
 
 def _phases(answer: Forecast, page: Page) -> Block:
@@ -186,7 +209,7 @@ def _phases(answer: Forecast, page: Page) -> Block:
             lines.append(f"  … and {len(worst) - len(kept)} more (--full)")
         return lines
 
-    return Block(at, len(worst) + 1, min(len(worst) + 1, 5), 1)
+    return Block(at, len(worst) + 1, min(len(worst) + 1, 5), min(len(worst) + 1, 4))
 
 
 def _worst(answer: Forecast) -> list[PhaseBytes]:
@@ -234,6 +257,8 @@ def _assumed(assumptions: list[Assumption], width: int) -> Block:
     words = [f"{item.path}={value(item.value)}" for item in found]
 
     def at(size: int) -> list[str]:
+        if size == 1:
+            return [f"assumed: {len(words)} values (--full)"]
         count = len(words)
         while count and len(lines := _flow(words, count, width)) > size - 1:
             count -= 1
@@ -241,7 +266,7 @@ def _assumed(assumptions: list[Assumption], width: int) -> Block:
         return ["assumed, what moves the answer most first (sources: --full)", *lines]
 
     most = 1 + len(_flow(words, len(words), width)) if words else 0
-    return Block(at, most, min(most, 2), 0)
+    return Block(at, most, min(most, 3), min(most, 1))
 
 
 def _flow(words: list[str], count: int, width: int) -> list[str]:
@@ -255,25 +280,43 @@ def _pulled(answer: Forecast, width: int) -> Block:
     if not answer.levers:
         return _fixed(nothing_helps())
     if answer.verdict in ("tight", "does_not_fit"):
-        shown = [list(lever_lines([lever], width)) for lever in answer.levers[:_LEVERS]]
+        enough = [lever for lever in answer.levers if lever.verdict == "fits" or lever.gets_through > _yes(answer)]
+        shown = [list(lever_lines([lever], width)) for lever in (enough or answer.levers)[:_LEVERS]]
         sizes = [1 + sum(map(len, shown[: count + 1])) for count in range(len(shown))]
+        title = "to let it fit" if _yes(answer) else "change first"
 
         def at(size: int) -> list[str]:
             count = sum(each <= size for each in sizes)
-            return ["change first (all: `vramcast levers`)", *(line for lines in shown[:count] for line in lines)]
+            if not count:
+                return [f"{title}: `vramcast levers`"]
+            return [f"{title} (all: `vramcast levers`)", *(line for lines in shown[:count] for line in lines)]
 
-        return Block(at, sizes[-1], sizes[0], 1)
+        return Block(at, sizes[-1], sizes[0], sizes[0] if sizes[0] <= _LONG_EDIT else 1)
     best = answer.levers[0]
     line = f"lower it with {edits(best)}: {gib(best.peak_bytes)} ({best.price})"
     many = "1 edit lowers" if len(answer.levers) == 1 else f"{len(answer.levers)} edits lower"
-    return _fixed([line if len(line) <= width else f"{many} the peak: `vramcast levers`"])
+    short = len(line) <= width and best.price in ("free", "slower")
+    return _fixed([line if short else f"{many} the peak: `vramcast levers`"])
+
+
+def _yes(answer: Forecast) -> bool:
+    return gets_through(answer.verdict, answer.peak)
 
 
 def lever_lines(levers: Iterable[LeverResult], width: int) -> Iterator[str]:
     """An edit in the user's own keys, its price, and where it leads."""
     for lever in levers:
-        outcome = f", {VERDICTS[lever.verdict].lower()}" if lever.verdict else ""
+        outcome = f", {outcome_of(lever)}" if lever.verdict else ""
         yield from wrapped(f"{edits(lever)}  ({lever.price}): {gib(lever.peak_bytes)}{outcome}", width)
+
+
+def outcome_of(lever: LeverResult) -> str:
+    """The verdict after a lever, in words; empty without a card."""
+    if lever.verdict is None:
+        return ""
+    if lever.verdict == "tight" and lever.gets_through:
+        return "tight, but gets through"
+    return VERDICTS[lever.verdict].lower()
 
 
 def nothing_helps() -> Iterator[str]:

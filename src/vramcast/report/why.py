@@ -8,13 +8,14 @@ from vramcast.estimate import peak_phase
 from vramcast.memory.term import TERMS
 from vramcast.report.words import VERDICTS, moment, owned, value
 from vramcast.types.paths import Value
-from vramcast.types.result import EngineBytes, Forecast, PhaseBytes, TermBytes
+from vramcast.types.result import EngineBytes, Forecast, PhaseBytes, TermBytes, gets_through
 from vramcast.units import gib
 
 _CAUSES = {
     "logits": "how many tokens of a batch are scored is not known",
     "cuda.context": "drivers differ, and the order in which kernels are loaded",
     "allocator.cached": "blocks that an earlier phase left may fit nothing here",
+    "allocator.fragmented": "cached blocks that fit no later tensor",
     "nccl": "buffers of communication differ by topology and version",
     "engine.kv": "it gets what the engine's other parts leave of its share",
     "engine.activation": "the engine's dry run differs by version",
@@ -23,6 +24,7 @@ _CAUSES = {
 }
 """Term -> why its low and high ends differ. What is not here is explained by the first sentence of its manual."""
 _EAGER_ENTROPY = "entropy is taken as compiled; run eagerly it adds three fp32 tensors of that size"
+_LONG = 60
 _TUNED = {"full": "full fine-tuning", "frozen": "nothing trains"}
 
 
@@ -69,7 +71,8 @@ def priced_line(answer: Forecast, *, full: bool = False) -> str:
     priced = answer.framework
     name, _, version = priced.value.partition("==")
     if not priced.assumed:
-        return f"{name} {version} ({priced.origin})"
+        short = full or len(priced.origin) <= _LONG
+        return f"{name} {version} ({priced.origin if short else f'{priced.origin[:_LONG]}…'})"
     why = f"assumed ({priced.origin})" if full else "assumed"
     return f"{name} {version}, {why}; others may differ (--set framework={name}==VERSION)"
 
@@ -82,7 +85,8 @@ def job_line(answer: Forecast) -> str:
 
 def _what(answer: Forecast, known: dict[str, Value]) -> Iterator[str]:
     algorithm = str(known.get("algorithm", "sft"))
-    yield value(known.get("model"))
+    model = value(known.get("model"))
+    yield model if len(model) <= _LONG else f"…{model[-_LONG:]}"
     yield algorithm
     if algorithm != "inference":
         tuning = str(known.get("tuning", "full"))
@@ -103,9 +107,10 @@ def _work(known: dict[str, Value]) -> Iterator[str]:
         yield f"batch {_count(micro)}"
     else:
         yield f"micro-batch {_count(micro)}" + (f" × {_count(accumulation)} accumulated" if accumulation != 1 else "")
-    if known.get("algorithm") == "grpo":
-        yield f"prompt {_count(known.get('prompt_len'))} + response {_count(known.get('response_len'))} tokens"
-        yield f"{_count(known.get('group', 1))} a prompt"
+    prompt, response = known.get("prompt_len"), known.get("response_len")
+    if known.get("algorithm") == "grpo" or (known.get("algorithm") == "inference" and prompt and response):
+        yield f"prompt {_count(prompt)} + response {_count(response)} tokens"
+        yield f"{_count(known.get('group', 1))} a prompt" if known.get("algorithm") == "grpo" else ""
     else:
         yield f"{'packs' if known.get('packing') is True else 'sequences'} of {_count(known.get('seq_len'))} tokens"
 
@@ -120,16 +125,31 @@ def _reasons(answer: Forecast) -> Iterator[str]:
     largest = max(phase.terms, key=lambda term: term.bytes)
     percent = round(largest.bytes * 100 / answer.peak.bytes)
     yield f"the largest term is {owned(largest)}, {gib(largest.bytes)} ({percent} %)"
-    if answer.verdict == "tight" and (answer.peak.margin_bytes or 0) < 0:
+    if answer.verdict != "tight":
+        return
+    if (answer.peak.margin_bytes or 0) < 0:
         term = max(phase.terms, key=lambda term: term.bytes - term.low_bytes)
         yield f"{owned(term)} may be {gib(term.low_bytes)} only: {cause(term, phase)}"
-    elif answer.verdict == "tight" and answer.peak.high_bytes > (answer.peak.capacity_bytes or 0):
-        phase = max(answer.groups[0].phases, key=lambda phase: phase.high_bytes)
-        term = max(phase.terms, key=lambda term: term.high_bytes - term.bytes)
-        yield (
-            f"at worst {gib(phase.high_bytes)} in {phase.name} · {phase.instant}, as {owned(term)} may be "
-            f"{gib(term.high_bytes)} there: {cause(term, phase)}"
-        )
+    elif answer.peak.high_bytes > (answer.peak.capacity_bytes or 0):
+        yield from _high_end(answer)
+
+
+def _high_end(answer: Forecast) -> Iterator[str]:
+    """Which term makes the high end, where, and why. What is only cached counts last: PyTorch gives it back before an
+    allocation fails."""
+    needed = answer.peak.needs_high_bytes > (answer.peak.capacity_bytes or 0)
+
+    def more(term: TermBytes) -> int:
+        return 0 if needed and term.counter == "cached" else term.high_bytes - term.bytes
+
+    phase = max(answer.groups[0].phases, key=lambda phase: phase.bytes + sum(map(more, phase.terms)))
+    term = max(phase.terms, key=more)
+    yield (
+        f"at worst {gib(phase.high_bytes)} in {phase.name} · {phase.instant}, as {owned(term)} may be "
+        f"{gib(term.high_bytes)} there: {cause(term, phase)}"
+    )
+    if gets_through(answer.verdict, answer.peak):
+        yield "a yes: near the card's size" if needed else "a yes: PyTorch gives them back before it fails"
 
 
 def cause(term: TermBytes, phase: PhaseBytes) -> str:

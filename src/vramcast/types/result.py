@@ -183,6 +183,8 @@ class LeverResult(Struct, frozen=True, kw_only=True):
     saves_bytes: int
     price: Price
     verdict: Verdict | None
+    gets_through: bool
+    """with it, `check` answers yes"""
 
 
 class Card(Struct, frozen=True):
