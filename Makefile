@@ -7,7 +7,7 @@ TRACE := $(VENV)-trace
 TORCH ?= torch==2.13.0
 DEMO := $(BIN)/vramcast check examples/trl_sft.yaml --gpu a100-sxm-80gb
 
-.PHONY: setup demo test trace lint types layers docs ci clean
+.PHONY: setup demo test fuzz trace lint types layers docs ci clean
 .NOTPARALLEL:
 
 setup: $(VENV)/.dev  ## the package, editable, with what tests and checks need
@@ -17,6 +17,10 @@ demo: $(VENV)/.package  ## the main job: a user's own config against a card ("do
 
 test: setup
 	$(BIN)/python -m pytest -n auto
+
+FUZZ ?= 20
+fuzz: setup  ## FUZZ times as many strange inputs as `make test` tries, for a night; seeded, so a failure comes back
+	VRAMCAST_FUZZ=$(FUZZ) $(BIN)/python -m pytest -n auto tests/fuzz
 
 trace: $(TRACE)/.trace  ## the tests that need torch and the frameworks, in an environment of their own; no GPU
 	$(TRACE)/bin/python -m pytest -n auto -m trace

@@ -405,7 +405,7 @@ def test_a_file_that_is_no_table_of_limits(content: str, problem: str, tmp_path:
 # --- rows that are none -----------------------------------------------------------------------------------------------
 
 
-def test_every_wrong_row_of_a_file_is_named(tmp_path: Path) -> None:
+def test_wrong_rows_of_a_file_are_skipped_and_say_why(tmp_path: Path) -> None:
     path = folder(
         tmp_path,
         row(reading("many")),
@@ -417,23 +417,25 @@ def test_every_wrong_row_of_a_file_is_named(tmp_path: Path) -> None:
         {**row(), "readings": [5]},
         {**row(), "job": []},
         {"id": "a", "readings": None},
+        row(reading(float("inf"))),
+        row(note=float("nan")),
     )
-    found = run(f"bench {path}")
-    assert (found.exit, found.stdout) == (2, "")
-    errors = [line.removeprefix("error: ") for line in found.stderr.splitlines() if line.startswith("error: ")]
-    assert errors == [
-        "a reading's value must be a number, not 'many'",
-        "weights_dtype: 'bf8' is not one of: fp32, tf32, bf16, fp16, fp8, int8, int4",
-        "engine.tp: must be >= 1, not 0",
-        "the job of a run names no model",
-        "unknown path 'engine.kvdtype'",
-        "not a row: Invalid enum value 'highest' - at `$.counter`",
-        "not a row: Expected `object`, got `int` - at `$.readings[0]`",
-        "not a row: Expected `object | null`, got `array` - at `$.job`",
-        "not a row: neither a model's config nor readings of a run",
-    ]
-    lines = [line.rpartition(":")[2] for line in found.stderr.splitlines() if line.startswith("  from")]
-    assert lines == ["1", "2", "2", "4", "5", "6", "7", "8", "9"]
+    answer = bench([path])
+    wrong = [one for one in answer.rows if one.quantity == "row"]
+    assert [(one.id.rpartition(":")[2], one.skipped_reason) for one in wrong] == [
+        ("1", "a reading's value must be a number, not 'many'"),
+        ("2", "weights_dtype: 'bf8' is not one of: fp32, tf32, bf16, fp16, fp8, int8, int4; "
+              "engine.tp: must be >= 1, not 0"),
+        ("4", "the job of a run names no model"),
+        ("5", "unknown path 'engine.kvdtype'"),
+        ("6", "not a row: Invalid enum value 'highest' - at `$.counter`"),
+        ("7", "not a row: Expected `object`, got `int` - at `$.readings[0]`"),
+        ("8", "not a row: Expected `object | null`, got `array` - at `$.job`"),
+        ("9", "not a row: neither a model's config nor readings of a run"),
+        ("10", "a reading's value must be a number, not inf"),
+    ]  # fmt: skip
+    assert [one.skipped for one in answer.summary if one.quantity == "row"] == [9]
+    assert len([one for one in answer.rows if one.quantity != "row"]) == 2
 
 
 def test_a_folder_without_rows(tmp_path: Path) -> None:

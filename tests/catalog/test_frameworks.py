@@ -197,6 +197,7 @@ def test_recipe_of_grpo_with_trl():
     assert recipe("trl", "1.16.0", with_engine) == Recipe(
         outputs_fp32=True, upcasts_trainable=True, fused_head="tiles", tile_tokens=4096, tile_vocab=32768,
         old_logprobs=True, engine_seqs_from_batch=True, device_map=True, scores="kernel",
+        reference_unfrozen=True,
     )  # fmt: skip
     assert not recipe("trl", "0.22.0", with_engine).old_logprobs
     assert recipe("trl", "0.23.0", with_engine).old_logprobs

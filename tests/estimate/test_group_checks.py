@@ -168,6 +168,7 @@ def test_a_script_without_a_training_command(script: Path) -> None:
     assert (found.exit, found.stdout) == (2, "")
     assert found.stderr.rstrip() == (
         "error: run.sh has no training command\n"
+        "  it starts   nvidia-smi\n"
         "  looked for  python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo|rloo, accelerate launch, "
         "torchrun or deepspeed with a script\n"
         "  help        nothing is executed"

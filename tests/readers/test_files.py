@@ -89,18 +89,65 @@ def test_aliases_and_merges_within_reason(tmp_path: Path):
     assert (values["seq_len"], values["packing"]) == (128, True)
 
 
-def test_key_given_twice_names_both_lines(tmp_path: Path):
-    text = refusal(tmp_path, "max_length: 1\nbf16: true\nmax_length: 2\nenv:\n  A: 1\n  A: 2\n")
-    assert "error: max_length is given twice\n  first  job.yaml:1\n  again  job.yaml:3" in text
-    assert "error: env.A is given twice\n  first  job.yaml:5\n  again  job.yaml:6" in text
+def test_of_a_key_given_twice_the_last_counts_and_a_remark_says_so(tmp_path: Path):
+    file = tmp_path / "sft.yaml"
+    file.write_text("model_name_or_path: m\nmax_length: 1\nbf16: true\nmax_length: 2\nenv:\n  A: 1\n  A: 2\n")
+    understood = read_config(str(file))
+    assert understood.job().values["seq_len"] == 2
+    remarks = [
+        "sft.yaml:7: env.A is given twice (first in line 6): the last one counts",
+        "sft.yaml:4: max_length is given twice (first in line 2): the last one counts",
+    ]
+    assert [text for text in understood.warnings if "twice" in text] == remarks[::-1]
+    script = tmp_path / "run.sh"
+    script.write_text("trl sft --config sft.yaml\n")
+    assert [text for text in read_config(str(script)).warnings if "twice" in text] == remarks[::-1]
+
+
+def test_json_as_python_writes_it(tmp_path: Path):
+    file = tmp_path / "job.json"
+    file.write_text('{"tp": 1, "tp": 2, "model": "m"}')
+    understood = read_config(str(file))
+    assert (understood.job().values["tp"], understood.warnings) == (
+        2,
+        ["job.json: tp is given twice: the last one counts"],
+    )
+    file.write_text('{"model_name_or_path": "m", "max_length": 8, "learning_rate": Infinity, "beta": NaN}')
+    assert read_config(str(file)).job().values["seq_len"] == 8
+
+
+@pytest.mark.parametrize("value", ["!!bool x", '!!int ""', '!!float ""', "!!timestamp x", "!!int 1:x"])
+def test_values_that_do_not_fit_their_tag(tmp_path: Path, value: str):
+    assert refusal(tmp_path, f"bf16: true\ndtype: {value}\n").startswith("error: job.yaml:2: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error"),
+    [
+        ("job.yaml", f"tp: {'1' * 5000}\n", "job.yaml:1: 1111111111111111111111111111111111111111... is longer than"),
+        ("job.json", f'{{"tp": {"1" * 5000}}}', "job.json is not JSON: Exceeds the limit"),
+        ("job.toml", f"tp = {'1' * 5000}", "job.toml is not TOML: Exceeds the limit"),
+        ("job.yaml", "tp: [" + "1," * 600_000 + "]", "job.yaml holds more than 50,000 values"),
+        ("job.json", '{"tp": [' + "1," * 600_000 + "1]}", "job.json holds more than 50,000 values"),
+        ("job.toml", "a = 1\n" * 60_000, "job.toml holds more than 50,000 values"),
+        ("job.toml", ".".join("a" * 990) + " = 1", "job.toml is nested too deeply"),
+        ("job.json", '{"a":' * 150 + "1" + "}" * 150, "job.json is nested too deeply"),
+        ("run.py", "x = [" + "[1]," * 200_000 + "]", "run.py is larger than 128 KiB: not a launch script"),
+    ],
+)
+def test_files_have_bounds(tmp_path: Path, name: str, content: str, error: str):
+    assert error in refusal(tmp_path, content, name)
+
+
+def test_a_script_without_a_training_command_says_what_it_starts(tmp_path: Path):
+    script = "cd x\nexport A=1\npip install y\nA=1 python3 -u -m recipe.spo.main --a 1\nray stop\n"
+    assert "  it starts   pip install, python3 -u -m recipe.spo.main, ray stop\n" in refusal(tmp_path, script, "run.sh")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [
         ("job.json", "{", "job.json is not JSON: "),
-        ("job.json", '{"tp": 1, "tp": 2}', "'tp' is given twice"),
-        ("job.json", '{"tp": NaN}', "NaN is no number of JSON"),
         ("job.json", "[1]", "the top level of job.json is not an object with keys"),
         ("job.json", "[" * 100_000, "job.json is nested too deeply"),
         ("job.json", "{}", "is empty"),

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from vramcast.errors import Refused
+from vramcast.readers.arithmetic import evaluate
 from vramcast.readers.launch import recognise
 from vramcast.readers.shell import Command, commands_of
-from vramcast.readers.shell_words import Gap, Word, evaluate
+from vramcast.readers.shell_words import Gap, Word
 
 
 def run(text: str) -> Command:
@@ -50,6 +51,12 @@ def why(text: str) -> list[str]:
         ("read REST <<'EOF'\n--n $A\nEOF\nrun $REST", ["--n", "$A"]),
         ("run $HOME/m", ["~/m"]),
         ("if true; then\n  run a\nfi", ["a"]),
+        ('run x=${A:-$((512 * 2))} "${A:-$((1024*8))}"', ["x=1024", "8192"]),
+        ("a=1; b=2\nA=${L:-$(((a + b) * 2))}\nrun $A ${L:-$(( ${a:-7} * $b ))}", ["6", "2"]),
+        ("X=v\nrun d=$HOME/c-$X/rl.parquet [$X/b {$X,2} '[$X/b'", ["d=~/c-v/rl.parquet", "[v/b", "{v,2}", "[$X/b"]),
+        ("run $PWD/ckpt", ["./ckpt"]),
+        ("A=(x y)\nA[1]=z\nA[2]=w\nrun ${A[@]}", ["x", "z", "w"]),
+        ("a[z-a]=1\nif ls; then a[z-a]=2; fi\nrun b", ["b"]),
     ],
 )
 def test_words(script: str, wanted: list[str]):
@@ -62,14 +69,19 @@ def test_words(script: str, wanted: list[str]):
         ("run x=$A", ["$A is not set in the script:1"]),
         ("B=$A\nrun \\\n  x=$B y=$((B * 2))", ["$A is not set in the script:1", "$A is not set in the script:1"]),
         ("run x=$(nproc) `ls`", ["$(nproc) is not executed:1", "`ls` is not executed:1"]),
-        ("if [ $X ]; then A=1; fi\nrun $A", ["$A is set only under a condition (line 1):1"]),
-        ("[ -z \"$A\" ] && A=1\nrun $A", ["$A is set only under a condition (line 1):1"]),
+        ("if [ -f x ]; then A=1; fi\nrun $A", ["$A is set only under a condition (line 1):1"]),
+        ("[ \"$1\" = a ] && A=1\nrun $A", ["$A is set only under a condition (line 1):1"]),
+        ("A=${B:-}\nif ls; then A=1; fi\nrun tp=$A x", ["$A is set only under a condition (line 2):2"]),
+        ("A=${B:-}\nrun tp=$A \"n=${A}\" $A", ["$A is empty:2", "$A is empty:2"]),
+        ("run ${A:-$((2 * B))}", ["$B is not set in the script:1"]),
+        ("A=([x]=1)\nA[y]=2\nrun ${A[0]}", ["$A has an element A[y]:2"]),
+        ("A[1]=2\nrun ${A[\u00b2]}", ["A[\u00b2] is an expansion that is not read:2"]),
         ("for i in 1 2; do\n run $i\ndone", ["$i changes in a loop:1"]),
         ("A=abc\nrun ${A%c} ${#A}", ["${A%c} is an expansion that is not read:2",
                                      "${#A} is an expansion that is not read:2"]),
         ("A=abc\nrun ${!A}", ["${!A} is an expansion that is not read:2"]),
-        ("A=x\nrun $((A + 1)) $((1 / 0))", ["$((A + 1)) is no arithmetic of whole numbers:2",
-                                            "$((1 / 0)) is no arithmetic of whole numbers:2"]),
+        ("A=1.5\nrun $((A + 1)) $((1 / 0))", ["$((A + 1)) is no arithmetic of whole numbers:2",
+                                              "$((1 / 0)) is no arithmetic of whole numbers:2"]),
         ("run ${A:?set it}", ["$A is not set in the script:1"]),
         ("run $1 n=$2", ["$1 is not set in the script:1", "$2 is not set in the script:1"]),
     ],
@@ -108,7 +120,7 @@ def test_a_remark_that_ends_nothing(script: str):
 
 
 def test_a_value_that_a_condition_changes_is_said():
-    assert run("N=8\nif [ $DEBUG ]; then N=1; fi\nrun $N").warnings == [
+    assert run("N=8\nif [ -d x ]; then N=1; fi\nrun $N").warnings == [
         "x.sh:2: N is set under a condition as well: the value before it is taken"
     ]
 
@@ -120,18 +132,153 @@ def test_broken_bash_is_refused():
 
 def test_deep_nesting_is_refused():
     with pytest.raises(Refused, match=r"x\.sh is nested too deeply"):
-        run("run " + "$(" * 3000 + "a" + ")" * 3000)
+        run("(" * 3000 + "run a" + ")" * 3000)
 
 
-@pytest.mark.parametrize("text", ["2**9", "1 and 2", "x", "'a'", "True", "f()", "1.5", "1" * 501, "(1", ""])
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ('[ "$D" = npu ]', True),
+        ("[ x = y ]", False),
+        ("[ $N -gt 7 ]", True),
+        ('[ -n "$D" ]', True),
+        ('[ -z "${X:-}" ]', True),
+        ("[ -z $X ]", True),
+        ("! [ $D == gpu ]", True),
+        ("[[ $D == n* && ( $N -eq 3 || ! -z $D ) ]]", True),
+        ("[[ $D != n* ]]", False),
+        ("(( N > 1 && N % 2 == 0 ))", True),
+        ("[ $D = x ] || [ $N = 8 ]", True),
+        ("true && false", False),
+    ],
+)
+def test_conditions_that_the_script_decides(condition: str, holds: bool):
+    script = f"D=npu N=8 A=none\nif {condition}; then\n  A=yes\nelse\n  A=no\nfi\nrun $A"
+    assert words(script) == ["yes" if holds else "no"]
+    assert run(script).warnings == []
+
+
+@pytest.mark.parametrize(
+    "condition", ["[ -f x ]", "[ $1 = a ]", "[[ $D =~ ^n ]]", "[ $(nproc) -gt 1 ]", "[ $D -gt 1 ]", "ls"]
+)
+def test_conditions_that_only_a_run_decides(condition: str):
+    assert "x.sh:2: A is set under a condition" in run(f"D=npu A=1\nif {condition}; then A=2; fi\nrun $A").warnings[0]
+
+
+def test_of_a_case_the_item_that_matches_is_read():
+    script = "D=${D:-gpu}\ncase $D in\n npu) A=1 ;;\n g*|cuda) A=2 ;;\n *) A=3 ;;\nesac\nrun $A"
+    assert words(script) == ["2"]
+    assert words(script.replace("${D:-gpu}", "tpu")) == ["3"]
+    assert why(script.replace("${D:-gpu}", "$1")) == ["$A is set only under a condition (line 2):2"]
+
+
+def test_branches_do_not_see_each_other():
+    assert words("if ls; then A=1; else run x$A; fi") == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("script", "wanted", "line"),
+    [
+        ('A=4\nexport A\nsrun -N1 bash -lc "\ncd x\nrun n=$A"', ["n=4"], 5),
+        ("export A=4\nbash -c 'run n=$A'", ["n=4"], 2),
+        ("A=4\nbash -c 'run n=$A'", ["n="], 2),
+        ("C=\"run 'a b' c\"\neval $C", ["a b", "c"], 2),
+        ("A=3\nsbatch <<EOF\n#!/bin/bash\nrun n=$A\nEOF", ["n=3"], 4),
+        ("cat > job.sh <<'EOF'\nN=2\nrun n=$N\nEOF\nsbatch job.sh", ["n=2"], 3),
+        ("docker run img bash -c 'cd /x && run y'", ["y"], 1),
+    ],
+)
+def test_scripts_inside_a_script(script: str, wanted: list[str], line: int):
+    assert words(script) == wanted
+    assert run(script).line == line
+
+
+def test_a_value_that_grows_without_end_is_a_gap():
+    grown = "A=xx\n" + 'A="$A$A"\n' * 40
+    assert why(grown + "run b=$A") == ["$A is longer than 64 KiB:17"]
+    assert why("A=(x y)\n" + 'A+=("${A[@]}")\n' * 40 + "run ${A[0]}") == ["$A has more than 4,096 elements:13"]
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("A=" + "x" * 60000 + "\n" + "ls $A\n" * 100, "line 71: the variables expand to more than 4 MB of text"),
+        ("run a\n" * 51, "has more than 50 training commands"),
+        ("eval a\n" * 21, "has more than 20 scripts inside it"),
+        ("# " + "x" * 2**17, "is larger than 128 KiB: not a launch script"),
+        ("eval 'eval \"eval " + "eval " * 30 + "x\"'", "has more than 20 scripts inside it"),
+    ],
+)
+def test_scripts_have_bounds(script: str, message: str):
+    with pytest.raises(Refused, match=message):
+        commands_of(script, "x.sh", lambda words: words[0].text == "run" or None if words else None)
+
+
+VALUES = {"a": "3", "b": "2", "e": "a + 1", "none": "", "loop": "loop"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 and 2",
+        "'a'",
+        "f()",
+        "1.5",
+        "1" * 501,
+        "(1",
+        "",
+        "1 ? 2",
+        "08",
+        "2**64",
+        "2**-1",
+        "1 << 64",
+        "9#9",
+        "99#1",
+        "loop",
+        "a = 3",
+        "a++",
+        "9223372036854775807 + 1",
+        "-" * 400 + "1",
+        "(" * 200 + "1" + ")" * 200,
+        "1 / 0",
+        "4 % (a - 3)",
+    ],
+)
 def test_only_arithmetic_of_whole_numbers(text: str):
     with pytest.raises(ValueError, match=r".*"):
-        evaluate(text)
+        evaluate(text, lambda name: VALUES.get(name, "x y"))
 
 
-@pytest.mark.parametrize(("text", "value"), [("7/2", 3), ("-7/2", -3), ("-7%2", -1), ("2*(3+4)", 14), ("--3", 3)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7/2", 3),
+        ("-7/2", -3),
+        ("-7%2", -1),
+        ("2*(3+4)", 14),
+        ("--3", 3),
+        ("-2**2", 4),
+        ("2**3**2", 512),
+        ("1<<4>>1", 8),
+        ("a*b+e", 10),
+        ("e*2", 8),
+        ("a>b ? a : 1/0", 3),
+        ("a<b && 1/0", 0),
+        ("a>b || 1/0", 1),
+        ("!a + ~b", -3),
+        ("none + 1", 1),
+        ("0x10 + 010 + 2#101", 29),
+        ("7 & 3 | 8 ^ 1", 11),
+        ("(a == 3) + (b != 3) + (a <= b)", 2),
+        ("1 ? 2 : 0 ? 3 : 4", 2),
+    ],
+)
 def test_arithmetic_is_that_of_bash(text: str, value: int):
-    assert evaluate(text) == value
+    assert evaluate(text, VALUES.__getitem__) == value
+    shell = subprocess.run(
+        ["bash", "-c", f"a=3 b=2 e='a + 1' none=; echo $(({text}))"], capture_output=True, check=True
+    )
+    assert int(shell.stdout) == value
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_origins_have_file_line_and_key():
     assert str(grpo.winners()["algorithm"].origin) == "grpo_server.yaml:1: key use_vllm of GRPOConfig"
     assert [(idle.key, idle.where) for idle in grpo.idle] == [
         ("steps_per_generation", "grpo_server.yaml:5"),
-        ("num_iterations", "grpo_server.yaml:7"),
+        ("num_iterations", "grpo_server.yaml:6"),
     ]
 
 

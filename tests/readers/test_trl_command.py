@@ -191,6 +191,8 @@ def test_rloo_has_its_own_defaults():
     filled = {fact.path: fact.value for fact in defaults("trl", "1.16.0", "grpo", {**values, "tuning": "lora"})}
     assert filled["reference.kind"] == "adapter_off"
     assert recipe("trl", "1.16.0", {**values, "engine.kind": "hf"}).old_logprobs
+    filled = {fact.path: fact.value for fact in defaults("trl", "0.20.0", "grpo", values)}
+    assert (filled["group"], filled["reference.kind"], filled["reward.kind"]) == (2, "copy", "model")
 
 
 def test_keys_of_the_launcher_in_the_file_of_trl(tmp_path: Path):

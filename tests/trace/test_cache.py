@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from vramcast.trace import record
 from vramcast.trace.cache import Cache
 from vramcast.trace.process import Child, Tell
 from vramcast.trace.question import Asked, Question
-from vramcast.trace.recording import Recording
+from vramcast.trace.recording import Mark, Recording, Storage
 
 HOUR = 3600
 
@@ -133,6 +134,22 @@ def test_a_whole_file_that_is_no_recording_is_removed(cache: Cache, body: bytes)
     cache.save(question(), recording())
     (file,) = files(cache)
     file.write_bytes(caching.hashlib.sha256(body).digest() + body)
+    assert cache.load(question()) is None
+    assert files(cache) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"events": [0, 10**6]}, {"events": [0, 0]}, {"events": [1]}, {"events": [0, 1, 1]}, {"events": [-5]},
+        {"marks": []}, {"names": []}, {"storages": []},
+        {"marks": [Mark(10**6, "load", "built", "first")]}, {"storages": [Storage(-1, "weight", 0, 0, 0)] * 300},
+    ],
+)  # fmt: skip
+def test_a_recording_that_no_step_left_is_recorded_anew(cache: Cache, change: dict[str, Any]) -> None:
+    """Its checksum is right."""
+    cache.save(question(), msgspec.structs.replace(recording(), **change))
+    assert len(files(cache)) == 1
     assert cache.load(question()) is None
     assert files(cache) == []
 

@@ -238,15 +238,48 @@ def test_the_snapshot_is_pytorchs(pretended: type[Pretended]) -> None:
         ("--flame no/where", "--flame no/where: there is no folder no"),
         ("--snapshot .", "--snapshot . is a folder"),
         ("--json --flame", "--json and --flame would both be on standard output\n  use  --flame FILE"),
+        ("--save-arch no/where", "--save-arch no/where: there is no folder no"),
+        (
+            "--snapshot config.json",
+            "--snapshot config.json: there is something else, and it stays\n  use  another name",
+        ),
+        ("--flame config.json", "--flame config.json: there is something else, and it stays\n  use  another name"),
+        (
+            "--save-arch config.json",
+            "--save-arch config.json: there is something else, and it stays\n  use  another name",
+        ),
+        ("--snapshot link", "--snapshot link is a link to another place, which stays as it is\n  use  another name"),
+        ("--flame link", "--flame link is a link to another place, which stays as it is\n  use  another name"),
+        ("--save-arch link", "--save-arch link is a link to another place, which stays as it is\n  use  another name"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_said_before_the_work(
     pretended: type[Pretended], words: str, fact: str
 ) -> None:
     pretended.asked = []
+    Path("link").symlink_to("config.json")
     ran = run(f"trace {UNKNOWN} {words}")
     assert (ran.exit, ran.stdout, ran.stderr) == (2, "", f"error: {fact}\n")
     assert pretended.asked == []
+
+
+def test_what_a_trace_wrote_is_written_anew(pretended: type[Pretended]) -> None:
+    """And a pipe takes what comes."""
+    for _ in range(2):
+        assert run(f"trace {UNKNOWN} --snapshot peak.pickle --flame stacks.txt").exit == 0
+    assert run(f"trace {UNKNOWN} --flame peak.pickle").exit == run(f"trace {UNKNOWN} --snapshot stacks.txt").exit == 2
+    assert run(f"trace {UNKNOWN} --snapshot /dev/null --flame /dev/null").exit == 0
+
+
+def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(process, "TemporaryFile", none)
+    monkeypatch.setattr(process, "NEEDED", ())
+    ran = run(f"trace {JOB}")
+    assert (ran.exit, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("error: the trace needs a temporary file: No usable temporary directory found\n")
 
 
 def test_all_files_that_cannot_be_written_are_said_at_once(pretended: type[Pretended]) -> None:

@@ -27,7 +27,7 @@ def bench(paths: Sequence[str], method: Method = FORMULA) -> Bench:
     one than the formulas has no limits here.
 
     Raises:
-        Refused: a file that cannot be read, with every line that is no row.
+        Refused: a file that cannot be read, or has no row; of another one, lines that are no rows are skipped readings.
     """
     rows = _all_rows(paths) if paths else catalogue_rows()
     readings = [reading for row in rows for reading in _readings(row, method)]
@@ -47,7 +47,17 @@ def _all_rows(paths: Sequence[str]) -> list[Row]:
 
 
 def _readings(row: Row, method: Method) -> Iterable[Reading]:
+    if row.is_none:
+        return [_no_row(row)]
     return [read_model(row)] if row.readings is None else read_run(row, method)
+
+
+def _no_row(row: Row) -> Reading:
+    """A line that could not be read: nothing is compared, and the count of skipped readings has it."""
+    return Reading(
+        id=row.where, workload="rows", stack=row.stack, tuning=None, quantity="row", unit="1", score="context",
+        measured=None, skipped_reason=row.skip,
+    )  # fmt: skip
 
 
 def _summaries(readings: Sequence[Reading], limits: Limits) -> Iterable[Summary]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from vramcast.bench.reading import Limit
 from vramcast.catalog.models import model_config, model_names
-from vramcast.catalog.userfile import read_bytes
-from vramcast.errors import Mistakes, refuse
+from vramcast.catalog.userfile import read_bytes, read_json
+from vramcast.errors import Mistake, Mistakes, Refused, refuse
 from vramcast.trace.component import Component
 from vramcast.types.job import Origin, check_value
 from vramcast.types.paths import Value
@@ -44,6 +45,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     tuning: str | None = None
     gold: bool = False
     confidence: str | None = None
+
+    @property
+    def is_none(self) -> bool:
+        """A line that is no row."""
+        return self.config is None and self.readings is None
 
     @property
     def unknown(self) -> list[str]:
@@ -98,39 +104,55 @@ def limits_of(paths: Iterable[str]) -> Limits:
 
 
 def file_rows(path: str) -> list[Row]:
-    """The rows of a file, in its order.
+    """The rows of a file, in its order; a line that is no row is one that is skipped, and says why.
 
     Raises:
-        Refused: with every line that is no row.
+        Refused: with every line that is no row, if the file has no other.
     """
-    mistakes = Mistakes()
-    rows = list(_rows(read_bytes(path, _LIMIT_BYTES, "file of rows"), path, mistakes))
-    mistakes.done()
-    return rows
-
-
-def _rows(content: bytes, path: str, mistakes: Mistakes) -> Iterator[Row]:
-    for number, line in enumerate(content.splitlines(), start=1):
+    rows: list[Row] = []
+    wrong: list[Mistake] = []
+    for number, line in enumerate(read_bytes(path, _LIMIT_BYTES, "file of rows").splitlines(), start=1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
         try:
-            fields = msgspec.json.decode(line, type=dict[str, Any])
-            row = msgspec.convert({**fields, "fields": fields}, Row)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            mistakes.add(f"not a row: {error}", **{"from": where})
-            continue
-        if row.config is None and row.readings is None:
-            mistakes.add(
-                "not a row: neither a model's config nor readings of a run",
-                **{"from": where, "allowed": "a JSON object a line with id, and config or readings"},
-            )
-            continue
-        job = _job(row.job, where, mistakes) if row.job is not None else None
-        for reading in row.readings or ():
-            if not isinstance(reading.get("value"), (int, float, type(None))):
-                mistakes.add(f"a reading's value must be a number, not {reading['value']!r}", **{"from": where})
-        yield msgspec.structs.replace(row, where=where, job=job)
+            rows.append(_row(line, where))
+        except Refused as refused:
+            wrong += refused.mistakes
+            reason = "; ".join(mistake.fact for mistake in refused.mistakes)
+            rows.append(Row(id=f"line {number}", where=where, skip=reason))
+    if wrong and all(row.is_none for row in rows):
+        raise Refused(wrong)
+    return rows
+
+
+def _row(line: bytes, where: str) -> Row:
+    """One row, typed.
+
+    Raises:
+        Refused: with everything that is wrong with it.
+    """
+    try:
+        fields = read_json(line)
+        if not isinstance(fields, dict):
+            raise ValueError("a row is an object")
+        fields = cast("dict[str, Any]", fields)
+        row = msgspec.convert({**fields, "fields": fields}, Row)
+    except (ValueError, RecursionError) as error:
+        raise refuse(f"not a row: {error}", **{"from": where}) from None
+    mistakes = Mistakes()
+    if row.is_none:
+        mistakes.add(
+            "not a row: neither a model's config nor readings of a run",
+            **{"from": where, "allowed": "a JSON object a line with id, and config or readings"},
+        )
+    job = _job(row.job, where, mistakes) if row.job is not None else None
+    for reading in row.readings or ():
+        value = reading.get("value")
+        if not isinstance(value, (int, float, type(None))) or (isinstance(value, float) and not isfinite(value)):
+            mistakes.add(f"a reading's value must be a number, not {value!r}", **{"from": where})
+    mistakes.done()
+    return msgspec.structs.replace(row, where=where, job=job)
 
 
 def _job(job: Mapping[str, object], where: str, mistakes: Mistakes) -> dict[str, Value]:

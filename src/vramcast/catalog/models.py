@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from vramcast.catalog.hub import cached_config
-from vramcast.catalog.userfile import read_bytes
+from vramcast.catalog.userfile import read_bytes, read_json
 from vramcast.errors import near, refuse
 
 _START = b'{"id":"'
@@ -144,8 +144,8 @@ def _near(name: str) -> str:
 def _from_file(path: str, name: str) -> ModelRow:
     content = read_bytes(path)
     try:
-        config = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        config = read_json(content)
+    except ValueError as error:
         raise refuse(f"{path} is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise refuse(f"{path} is not a model's config.json: its top level is not an object")

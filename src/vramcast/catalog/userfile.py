@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+from typing import Any
+
+import msgspec
 
 from vramcast.errors import refuse
 
@@ -48,3 +51,22 @@ def check(content: bytes, name: str, limit_bytes: int = LIMIT_BYTES, what: str =
         raise refuse(f"{name} is empty")
     if b"\0" in content:
         raise refuse(f"{name} is binary, not text")
+
+
+def read_json(content: bytes) -> Any:
+    """The value in JSON text, with the `Infinity` and `NaN` that Python writes and other readers refuse.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError) as error:
+        if not any(word in content for word in (b"Infinity", b"NaN")):
+            raise ValueError(str(error)) from None
+    import json
+
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

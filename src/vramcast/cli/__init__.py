@@ -20,7 +20,7 @@ from vramcast.cli.questions import not_there_yet, questions
 from vramcast.cli.said import said
 from vramcast.cli.tracing import run_trace, trace_options, traced_by, traced_method
 from vramcast.cli.verdict import exit_of
-from vramcast.errors import Mistakes, Refused, near, refuse
+from vramcast.errors import Mistake, Mistakes, Refused, near, refuse
 from vramcast.types.job import Understanding
 
 Verbs: TypeAlias = "argparse._SubParsersAction[_Parser]"  # pyright: ignore[reportPrivateUsage]
@@ -138,7 +138,11 @@ def _check(options: argparse.Namespace) -> int:
     question = said(options)
     if options.strict and question.unread:
         question.mistakes += _unread(question).mistakes
+    if options.method != "trace":
+        _says_nothing(options, question, "goes with --method trace", "no_cache", "trust_remote_code")
     if options.rules or options.compare:
+        if options.method == "trace":
+            question.mistakes.append(Mistake("--method trace: the articles' rules stand beside the formulas"))
         return _check_articles(options, question)
     if (options.model or "").lower().startswith("article/"):
         raise refuse(f"{options.model} is a round model of the articles' rules", use="--rules article, or --compare")
@@ -205,6 +209,7 @@ def _explain_arch(options: argparse.Namespace) -> int:
     from vramcast.report.arch_text import show_arch
 
     question = said(options)
+    _says_nothing(options, question, "is of a forecast: it does not go with --arch", "term", "phase")
     Mistakes(question.mistakes).done()
     report = arch_report(question, options.adapter)
     if options.json:
@@ -221,14 +226,16 @@ def _explain(options: argparse.Namespace) -> int:
     from vramcast.memory.term import TERMS
     from vramcast.report.explain import explain_phase, manual
 
-    if options.term in TERMS and not (options.config or options.model or options.set):
+    more = (options.config, options.model, options.set, options.gpu, options.gpus, options.phase, options.adapter)
+    if options.term in TERMS and not any((*more, options.json)):
         print(manual(options.term))
         return 0
     question = said(options)
+    _says_nothing(options, question, "goes with --arch", "adapter")
     if options.term is not None and options.term not in TERMS:
         wrong = Mistakes(question.mistakes)
         wrong.add(f"unknown term {options.term!r}", near=near(options.term, TERMS), allowed=", ".join(TERMS))
-        if not (options.config or options.model):
+        if not any(more):
             wrong.done()
         question.mistakes = wrong.found
     answer = forecast(question, texts=options.json, cards=False)
@@ -302,6 +309,12 @@ def _list(options: argparse.Namespace) -> int:
     else:
         print(brief(options.what))
     return 0
+
+
+def _says_nothing(options: argparse.Namespace, question: Understanding, why: str, *names: str) -> None:
+    """Flags that another flag would leave without effect."""
+    given = [name.replace("_", "-") for name in names if getattr(options, name)]
+    question.mistakes += [Mistake(f"--{name} {why}") for name in given]
 
 
 def _unread(question: Understanding) -> Refused:

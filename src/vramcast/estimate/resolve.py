@@ -91,11 +91,12 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         filled = derived(filled, model.arch, gpu)
         settings, release = settings_of(_values(filled)), parse_framework(str(filled["framework"].value))
         contradicted = check(settings, model.arch, filled, gpu, warnings, mistakes)
-        also = {**also, **known_beside(model.arch)}
         contradicted |= check_packing(settings, model.arch, own, filled, mistakes)
-        contradicted |= check_loss(
-            settings, recipe(release.name, release.version, _complete(settings)), filled, mistakes
-        )
+        behaves = recipe(release.name, release.version, _complete(settings))
+        contradicted |= check_loss(settings, behaves, filled, mistakes)
+        if not also and behaves.cross_entropy == "flash" and settings.logprob_entropy in ("compiled", "eager"):
+            also = {"entropy": ("grad",)}
+        also = {**also, **known_beside(model.arch)}
     left = {path: fact for path, fact in filled.items() if path not in contradicted}
     not_modelled(asked, left, warnings, mistakes, also)
     mistakes.done()

@@ -61,7 +61,7 @@ class Seats:
     def _score(self, phase: str) -> dict[str, Any]:
         """The reference may be the policy without its adapters; the entropy is that of the old policy."""
         if phase == "score.reference":
-            return {"adapters_off": True}
+            return {"adapters_off": True, "entropy": "none"}
         chunk = self.settings.logprob_chunk if self.settings.logprob_entropy == "chunked" else 0
         return {"entropy": self.settings.logprob_entropy, "entropy_chunk": chunk}
 
@@ -110,6 +110,7 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         gpus=settings.gpus,
         sync_bucket=settings.engine_sync_bucket_bytes or 0,
         tuning="frozen" if not trains else ("lora" if lora else "full"),
+        unfrozen=role == "reference" and job.recipe.reference_unfrozen,
         weights_dtype=_stored_dtype(job, settings, stored, trains=trains and not lora),
         packing=packing,
         param_dtype=param_dtype,
@@ -142,6 +143,7 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         cache=settings.engine_cache,
         cache_dtype=(settings.engine_kv_dtype or "int4") if settings.engine_cache == "quantised" else "",
         recipe=job.recipe,
+        entropy=settings.logprob_entropy if trains and settings.entropy == "grad" else "none",
         expandable=parse(settings.allocator).expandable_segments,
     )
 

@@ -26,11 +26,17 @@ def allocator_rounding(seat: Seat) -> Size:
     segment of its own, rounded to 2 MiB, smaller ones into segments of 20 MiB. An end of up to 1 MiB stays with its
     tensor, unusable. A layer of 43 MiB takes 44; 108 of them in a model are 108 MiB. Where Transformers reads weights
     onto the card (`device_map`; TRL from 0.26 on, one GPU) a segment for all of them is there first, and expandable
-    segments have no ends: the 512 bytes remain. Left out are tensors that come later or for a moment: they reuse what
-    is cached.
+    segments have no ends: the 512 bytes remain. What blocks save for backward is placed in the same way, in the order
+    in which it is saved. Left out are tensors that come for a moment, and the inputs of checkpointed blocks between
+    them: they reuse what is cached.
     """
-    unsplit = _unsplit_of_one if seat.recipe.device_map else _unsplit
-    return _over_terms(seat, "rounding", lambda entry: unsplit if _placed(entry, seat) else _pages)
+
+    def rule(entry: Term) -> Callable[[tuple[int, ...]], int]:
+        if _placed(entry, seat):
+            return _unsplit_of_one if seat.recipe.device_map else _unsplit
+        return _unsplit if entry.kept(seat) and not seat.expandable else _pages
+
+    return _over_terms(seat, "rounding", rule)
 
 
 @term(CACHED, lives=lambda seat: not seat.expandable, counter="cached", basis="derived", source=_SOURCE)

@@ -179,11 +179,11 @@ class FusedHead(Attention):
         self.drop(scaled, picked, softmax, wide)
         return made
 
-    def _mean_of(self, scores: Tensor) -> Tensor:
-        """The loss: a number made of log-probabilities."""
+    def _mean_of(self, *scores: Tensor) -> Tensor:
+        """The loss: a number made of log-probabilities, and of what else there is of each token."""
         loss = self.tape.empty("loss", 1, 1, "fp32")
-        self.tape.node(loss, [scores], [], lambda gradient: [self.tape.like(scores, "log-probability gradient")])
-        self.drop(scores)
+        self.tape.node(loss, scores, [], lambda gradient: [self.tape.like(each, "score gradient") for each in scores])
+        self.drop(*scores)
         return loss
 
 

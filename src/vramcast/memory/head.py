@@ -127,9 +127,11 @@ class Model(ScoredLogits):
         return tape.node(out, [wide], [], lambda gradient: [tape.like(wide, "shifted gradient", kind="logits")])
 
     def _return(self, logits: Tensor) -> None:
-        """The logits in the model's output: converted to fp32 by accelerate under autocast, held or not by the
-        caller, who may measure them first."""
+        """The logits in the model's output: converted to fp32 by accelerate, which ends autocast before, held or not
+        by the caller, who may measure them first."""
         recipe = self.seat.recipe
+        if recipe.outputs_fp32:
+            self.leave()
         if recipe.outputs_fp32 and logits.dtype != "fp32":
             wide = self.tape.like(logits, "fp32 output logits", "fp32", "logits")
             self.drop(logits)

@@ -61,7 +61,7 @@ class Linears(Packed):
             return parameter
         copy = tape.like(parameter, f"{name} copy", self.seat.compute_dtype, "cast")
         tape.node(copy, [parameter], [], lambda gradient: [self._gradient_as(parameter, gradient)])
-        if trains and dtype == "fp32":
+        if (trains or self.seat.unfrozen) and dtype == "fp32":
             tape.cached_casts.append(tape.hold(copy))
         return copy
 

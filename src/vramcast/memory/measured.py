@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vramcast.memory.pass_sizes import BlockPass, EndPass
+from vramcast.memory.passes import cached_casts
 from vramcast.memory.seat import Seat
 from vramcast.models.extents import Sizes
 from vramcast.models.measured import NEVER, Kind, Measured, Measurement, Part, Parts, Tensor
@@ -117,7 +118,7 @@ def measured_ends(seat: Seat) -> EndPass:
     front, tail, embedding = (Rows(part, sizes) for part in (parts.front, parts.tail, parts.embedding))
     forward, middle, _, over = parts.front.borders
     _, loss, emptied, backward = parts.tail.borders
-    behind = tail.peak(emptied, backward) - _cached(seat) if emptied < backward else 0
+    behind = tail.peak(emptied, backward) - cached_casts(seat) if emptied < backward else 0
     inputs = front.alive(over, "batch")
     batch = front.alive(middle, "batch")
     hidden = total(size for tensor, size in front.sized if tensor.kind == "output")
@@ -136,12 +137,6 @@ def measured_ends(seat: Seat) -> EndPass:
         leaf=front.alive(middle, "activation"),
         front=begun - batch,
     )
-
-
-def _cached(seat: Seat) -> Size:
-    """Copies of the blocks' weights that only autocast holds."""
-    first, block = measured_first(seat), measured_block(seat)
-    return first.casts - first.saved_casts + (seat.arch.dims.layers - 1) * (block.casts - block.saved_casts)
 
 
 def _parts(seat: Seat) -> Parts:

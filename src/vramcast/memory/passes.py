@@ -181,7 +181,7 @@ def _run_ends(seat: Seat) -> EndPass:
     tape.drop(hidden)
     start = len(tape.steps)
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
-    most, casts = tape.peak(since, start), tape.alive("cast", since)
+    most, casts = _until_loss(ops, since, start)
     if not seat.records:
         return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, front=_embedded(seat))
     tape.end_autocast()
@@ -203,6 +203,22 @@ def _run_ends(seat: Seat) -> EndPass:
         mask,
         _embedded(seat) + leaf,
     )
+
+
+def _until_loss(ops: Model, since: int, start: int) -> tuple[Size, Size]:
+    """(most alive, casts while the model's forward runs). What autocast alone holds of the blocks' weights is counted
+    to the end, and so taken off what is alive behind it."""
+    tape = ops.tape
+    if ops.left is None:
+        return tape.peak(since, start), tape.alive("cast", since)
+    border, casts = ops.left
+    return worst(tape.peak(since, start, border), tape.peak(since, border) - cached_casts(ops.seat)), casts
+
+
+def cached_casts(seat: Seat) -> Size:
+    """Copies of the blocks' weights that only autocast holds."""
+    first, block, layers = first_block_pass(seat), block_pass(seat), seat.arch.dims.layers
+    return first.casts - first.saved_casts + (layers - 1) * (block.casts - block.saved_casts)
 
 
 def _mask(ops: Model) -> Size:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vramcast.memory.fused_head import FusedHead
-from vramcast.memory.tape import Backward, Tensor
+from vramcast.memory.seat import Seat
+from vramcast.memory.tape import Backward, Tape, Tensor
 from vramcast.num import Size, at_most, whole
 
 
@@ -16,6 +17,16 @@ def mark_logits(tensor: Tensor) -> None:
 class ScoredLogits(FusedHead):
     """`FusedHead` with heads that score tokens on whole logits."""
 
+    def __init__(self, tape: Tape, seat: Seat) -> None:
+        super().__init__(tape, seat)
+        self.left: tuple[int, Size] | None = None
+        """the step at which the model was left before its loss was known, and the casts that were there"""
+
+    def leave(self) -> None:
+        """The end of the model's forward, and of autocast: accelerate wraps that, and nothing else."""
+        self.left = len(self.tape.steps), self.tape.alive("cast")
+        self.tape.end_autocast()
+
     def _logits(self, hidden: Tensor) -> Tensor:
         dims = self.seat.arch.dims
         logits = self.linear("lm_head", hidden, dims.hidden, dims.vocab, bias=False)
@@ -26,7 +37,8 @@ class ScoredLogits(FusedHead):
         return logits
 
     def kernel_loss(self, hidden: Tensor) -> Tensor:
-        """Cross-entropy in one kernel: the logits stay in 16 bits and their gradient overwrites them.
+        """Cross-entropy in one kernel: the logits stay in 16 bits and their gradient overwrites them, unless an entropy
+        of them is part of the loss.
 
         Source: flash_attn/ops/triton/cross_entropy.py with inplace_backward, as verl calls it
         (verl/utils/torch_functional.py, logprobs_from_logits).
@@ -35,11 +47,42 @@ class ScoredLogits(FusedHead):
         self.scope("")
         logits = self._logits(hidden)
         self.drop(hidden)
+        learns = tape.records and self.seat.entropy != "none"
+        entropy = [self._entropy(logits)] if learns else []
         log_sum = tape.empty("log-sum-exp of logits", logits.rows, 1, "fp32")
         out = tape.empty("log-probabilities", logits.rows, 1, "fp32")
-        tape.node(out, [logits], [logits, log_sum], lambda gradient: [tape.view(logits)])
+
+        def back(gradient: Tensor) -> list[Tensor | None]:
+            return [tape.like(logits, "gradient of logits", kind="logits") if learns else tape.view(logits)]
+
+        tape.node(out, [logits], [logits, log_sum], back)
         self.drop(logits, log_sum)
-        return self._mean_of(out)
+        return self._mean_of(out, *entropy)
+
+    def _entropy(self, logits: Tensor) -> Tensor:
+        """The entropy of every token, with a graph. One compiled kernel makes it from the logits, and another their
+        gradient; run eagerly, the softmax is kept in fp32, and each step makes a tensor of its own.
+
+        Source: verl/utils/torch_functional.py, entropy_from_logits.
+        """
+        tape, eager = self.tape, self.seat.entropy == "eager"
+        kept = [logits]
+        if eager:
+            kept.append(tape.like(logits, "softmax", "fp32", "logits"))
+            wide = [tape.like(logits, f"fp32 {name}", "fp32", "logits") for name in ("logits", "exponentials")]
+            self.drop(*wide)
+            self.drop(tape.like(logits, "softmax × logits", "fp32", "logits"))
+        out = tape.empty("entropy", logits.rows, 1, "fp32")
+
+        def back(gradient: Tensor) -> list[Tensor | None]:
+            names = ("gradient of softmax", "softmax × gradient", "gradient of its logits") if eager else ()
+            wide = [tape.like(logits, name, "fp32", "logits") for name in names]
+            tape.drop(*wide)
+            return [tape.like(logits, "gradient of the entropy", kind="logits")]
+
+        tape.node(out, [logits], kept, back)
+        self.drop(*kept[1:])
+        return out
 
     def scored_loss(self, hidden: Tensor) -> Tensor:
         """Log-probabilities of the completion, for a loss of the trainer's own: logits of its tokens and of one before
@@ -54,6 +97,7 @@ class ScoredLogits(FusedHead):
         logits = self._logits(last)
         self.drop(last, hidden)
         if recipe.outputs_fp32:
+            self.leave()
             plain, logits = logits, self.cast(logits, "fp32", "fp32 output logits")
             mark_logits(logits)
             self.drop(plain)

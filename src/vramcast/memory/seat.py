@@ -107,6 +107,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     adapter_param_dtype: str = "fp32"
     adapter_dropout: bool = False
     targets: frozenset[str] = frozenset()
+    unfrozen: bool = False
+    """nothing learns, and yet parameters say that they do"""
     adapters_off: bool = False
     """they stay where they are, and this pass goes around them"""
     optimizer: str = "adamw"
@@ -133,7 +135,7 @@ class Seat(Struct, frozen=True, kw_only=True):
     reentrant: bool = False
     loss: Literal["full", "fused"] = "full"
     entropy: Literal["none", "compiled", "eager", "chunked"] = "none"
-    """of the logits, in the pass over old log-probabilities"""
+    """of the logits: in the pass over old log-probabilities, and in the loss where it is part of it"""
     attention: str = "flash"
     one_sequence: bool = False
     """a micro-batch is one sequence: products of heads need no copies"""
@@ -229,6 +231,11 @@ class Seat(Struct, frozen=True, kw_only=True):
     @property
     def scored_tokens(self) -> Size:
         return self.sequences * self.scored_len
+
+    @property
+    def caches_casts(self) -> bool:
+        """Autocast keeps the copies that it makes of fp32 parameters, if those say that they learn."""
+        return self.autocast and (self.trains or self.unfrozen)
 
     @property
     def trains(self) -> bool:

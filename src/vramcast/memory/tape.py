@@ -200,8 +200,8 @@ class Tape:
         """Bytes of the tensor's storage, alive or not."""
         return tensor.storage.size if tensor.storage is not None else 0
 
-    def peak(self, since: int = 0, start: int = 0) -> Size:
-        """Largest sum alive at any step from `start` on, of storages born from step `since` on."""
+    def peak(self, since: int = 0, start: int = 0, end: int | None = None) -> Size:
+        """Largest sum alive at any step from `start` on (and before `end`), of storages born from step `since` on."""
         start = max(start, since)
         alive: dict[int, Storage] = {}
         for sign, storage in self.steps[since:start]:
@@ -209,8 +209,8 @@ class Tape:
                 alive[id(storage)] = storage
             else:
                 alive.pop(id(storage), None)
-        born = set(alive) | {id(storage) for sign, storage in self.steps[start:] if sign > 0}
-        later = [(sign, storage.size) for sign, storage in self.steps[start:] if id(storage) in born]
+        born = set(alive) | {id(storage) for sign, storage in self.steps[start:end] if sign > 0}
+        later = [(sign, storage.size) for sign, storage in self.steps[start:end] if id(storage) in born]
         return running_peak([*((1, storage.size) for storage in alive.values()), *later])
 
 

@@ -41,6 +41,8 @@ class Term(NamedTuple):
     """whether all of the term's tensors are there: reads modes only"""
     fresh: Callable[[Seat], bool]
     """whether they were allocated first, each in a segment of its own: reads modes only"""
+    kept: Callable[[Seat], bool]
+    """whether they are allocated one after another and all stay for a while: reads modes only"""
 
     @property
     def manual(self) -> str:
@@ -63,13 +65,14 @@ def term(
     tensors: Tensors | None = None,
     rounds: Callable[[Seat], bool] | None = None,
     fresh: Callable[[Seat], bool] = lambda seat: False,
+    kept: Callable[[Seat], bool] = lambda seat: False,
 ) -> Callable[[Declared], Declared]:
     """Declare a term. It exists where `lives` says so; its bytes are what the decorated function returns."""
 
     def declare(formula: Declared) -> Declared:
         if name in TERMS:
             raise ValueError(f"term {name} is declared twice")
-        TERMS[name] = Term(name, formula, lives, counter, basis, source, tensors, rounds or lives, fresh)
+        TERMS[name] = Term(name, formula, lives, counter, basis, source, tensors, rounds or lives, fresh, kept)
         return formula
 
     return declare

@@ -37,9 +37,7 @@ def _block(seat: Seat) -> Size:
 def block_adapters(seat: Seat) -> Size:
     """Parameters of the adapters of one block: `rank * (inputs + outputs)` for every adapted linear layer."""
     dims = seat.arch.dims
-    pairs = total(
-        let(f"{row.linear} in + out", dims.size(row.rows) + dims.size(row.width)) for row in _adapted(seat)
-    )
+    pairs = total(let(f"{row.linear} in + out", dims.size(row.rows) + dims.size(row.width)) for row in _adapted(seat))
     return seat.lora_rank * pairs
 
 

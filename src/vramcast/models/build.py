@@ -118,21 +118,27 @@ def _flag(config: dict[str, Any], rule: bool | str) -> bool:
     return bool(config.get(rule, False)) if isinstance(rule, str) else rule
 
 
-def has_head(config: Mapping[str, Any], heads: tuple[str, ...] = (*HEADS, "ForConditionalGeneration")) -> bool:
-    """Whether the class generates; a config that names none is taken to."""
-    classes: list[str] = config.get("architectures") or []
+_ANY_HEAD = (*HEADS, "ForConditionalGeneration")
+
+
+def has_head(config: Mapping[str, Any], source: str, heads: tuple[str, ...] = _ANY_HEAD) -> bool:
+    """Whether the class generates; a config that names none is taken to.
+
+    Raises:
+        Refused: the classes are no list of names.
+    """
+    named: Any = config.get("architectures")
+    classes = cast("list[Any]", named) if isinstance(named, list) else []
+    if (named is not None and named is not classes) or not all(isinstance(one, str) for one in classes):
+        raise refuse(f"architectures must be a list of names, not {named!r}", **{"from": source})
     return not classes or any(name.endswith(heads) for name in classes)
 
 
 def check_head(config: dict[str, Any], source: str, heads: tuple[str, ...] = HEADS) -> None:
     """A class such as MistralModel has no head: it embeds text, and nothing here is about that."""
-    named: Any = config.get("architectures")
-    classes = cast("list[Any]", named) if isinstance(named, list) else []
-    if (named is not None and named is not classes) or not all(isinstance(one, str) for one in classes):
-        raise refuse(f"architectures must be a list of names, not {named!r}", **{"from": source})
-    if not has_head(config, heads):
+    if not has_head(config, source, heads):
         raise refuse(
-            f"{classes[0]} has no language-model head: what it does is not modelled yet",
+            f"{config['architectures'][0]} has no language-model head: what it does is not modelled yet",
             **{"from": source, "allowed": f"models of a class …{heads[0]}"},
         )
 

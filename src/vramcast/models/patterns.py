@@ -1,8 +1,8 @@
 """Regular expressions that a user's file holds: matched by Python, as the libraries do that read such files, and never
 without end.
 
-An expression that can go back and forth (more than one repeat) has a second of this process in all; after that it
-is refused. The clock works in the main thread, and where the system has one.
+An expression that can go back and forth (a repeat, and another or an alternative) has a second of this process in all;
+after that it is refused. The clock works in the main thread, and where the system has one.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ class _Pattern:
     def __init__(self, text: str) -> None:
         self.text = text
         self.left = SECONDS
-        self.repeats = sum(text.count(mark) for mark in "*+{")
+        repeats = sum(text.count(mark) for mark in "*+{")
+        self.plain = not repeats or repeats + text.count("|") < 2
         try:
             self.compiled = re.compile(text)
         except (RecursionError, OverflowError) as error:
             raise re.error(str(error)) from None
 
     def run(self, find: Callable[[str], re.Match[str] | None], name: str) -> re.Match[str] | None:
-        if self.repeats < 2 or threading.current_thread() is not threading.main_thread():
+        if self.plain or threading.current_thread() is not threading.main_thread():
             return find(name)
         if self.left <= 0:
             raise self.refusal(name)

@@ -266,10 +266,14 @@ def _deepspeed(plan: _Plan, folder: str) -> Understanding:
     file = plan.get(f"{block}deepspeed_config_file")
     if file:
         from vramcast.readers.deepspeed import read_deepspeed
-        from vramcast.readers.files import named_file
+        from vramcast.readers.files import named_file, place_of
 
-        plan.settled.add(plan.label(f"{block}deepspeed_config_file"))
-        return read_deepspeed(*named_file(str(file), plan.where(f"{block}deepspeed_config_file"), folder))
+        key = f"{block}deepspeed_config_file"
+        plan.settled.add(plan.label(key))
+        if place_of(str(file), folder):
+            return read_deepspeed(*named_file(str(file), plan.where(key), folder))
+        plan.needs("shard", key, f"names {file}, which is neither here nor beside the configuration")
+        return Understanding([])
     stage = plan.get(f"{block}zero_stage")
     if stage is None:
         plan.assume("shard", "zero2", "zero_stage 2")

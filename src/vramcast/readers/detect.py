@@ -37,6 +37,12 @@ def understand(name: str, text: str, folder: str) -> Understanding:
     if is_script(name, text):
         return read_script(name, text, folder)
     document = parse(name, text)
+    understood = _read(document, name, folder)
+    understood.warnings[:0] = document.remarks
+    return understood
+
+
+def _read(document: Document, name: str, folder: str) -> Understanding:
     foreign = foreign_format(document.content)
     if foreign:
         raise refuse(f"{name} is a configuration of {foreign}, which is not read yet", read=formats())

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-from vramcast.errors import refuse
+from vramcast.errors import Refused, refuse
+
+MAX_NODES = 50_000
+"""Values of a configuration."""
+_DEEPEST = 100
+_DOTTED = re.compile(r"[\w.-]+")
+_INSIDE_KEYS = str.maketrans("", "", " \t\"'")
+_MOST_KEYS = 1000
+_LONGEST_KEY = 80
 
 
 class Document(NamedTuple):
@@ -12,22 +22,47 @@ class Document(NamedTuple):
 
     content: dict[str, Any]
     lines: dict[str, int]
+    remarks: tuple[str, ...] = ()
+    """What is odd about how it is written."""
 
 
 def parse(name: str, text: str) -> Document:
     """The mapping in `text`, in the format that the ending of `name` or the text itself shows.
 
     Raises:
-        Refused: not of the format, or no mapping.
+        Refused: not of the format, no mapping, or more or deeper values than any configuration has.
     """
     ending = name.lower()
     if ending.endswith(".toml"):
-        return _toml(name, text)
-    if ending.endswith(".json"):
-        return _json(name, text)
-    if ending.endswith((".yaml", ".yml")):
-        return _yaml(name, text)
-    return _guess(name, text)
+        read = _toml
+    elif ending.endswith(".json"):
+        read = _json
+    else:
+        read = _yaml if ending.endswith((".yaml", ".yml")) else _guess
+    document = read(name, text)
+    _check_size(document.content, name)
+    return document
+
+
+def _check_size(content: dict[str, Any], name: str) -> None:
+    """Refuse what would keep the readers busy: they look at every value, and go down into every mapping."""
+    level: list[Any] = [content]
+    values = depth = 0
+    while level:
+        values, depth = values + len(level), depth + 1
+        if values > MAX_NODES:
+            raise too_many(name)
+        if depth > _DEEPEST:
+            raise refuse(f"{name} is nested too deeply")
+        level = [value for each in level for value in _inside(each)]
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()  # pyright: ignore
+
+
+def too_many(name: str) -> Refused:
+    return refuse(f"{name} holds more than {MAX_NODES:,} values: not a configuration")
 
 
 def formats() -> str:
@@ -39,15 +74,12 @@ def formats() -> str:
 
 
 def _guess(name: str, text: str) -> Document:
-    import tomllib
-
     if text.lstrip().startswith("{"):
         return _json(name, text)
     try:
-        content = tomllib.loads(text)
-    except (ValueError, RecursionError):
+        return _toml(name, text)
+    except Refused:
         return _yaml(name, text)
-    return Document(content, {}) if content else _yaml(name, text)
 
 
 def _yaml(name: str, text: str) -> Document:
@@ -59,6 +91,11 @@ def _yaml(name: str, text: str) -> Document:
 def _toml(name: str, text: str) -> Document:
     import tomllib
 
+    if text.count("\n") > MAX_NODES:
+        raise too_many(name)
+    keys = _DOTTED.findall(text.translate(_INSIDE_KEYS))
+    if any(run.count(".") > _DEEPEST and sum(map(bool, run.split("."))) > _DEEPEST for run in keys):
+        raise refuse(f"{name} is nested too deeply")  # tomllib would take minutes to find out
     try:
         content = tomllib.loads(text)
     except ValueError as error:  # also an integer of more digits than Python reads
@@ -73,8 +110,18 @@ def _toml(name: str, text: str) -> Document:
 def _json(name: str, text: str) -> Document:
     import json
 
+    remarks: list[str] = []
+
+    def last(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = [key for key in found if keys.count(key) > 1] if len(keys) < _MOST_KEYS else ["a key"]
+            remarks.extend(f"{name}: {key[:_LONGEST_KEY]} is given twice: the last one counts" for key in twice)
+        return found
+
     try:
-        content = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        content = json.loads(text, object_pairs_hook=last)  # NaN and Infinity too, as Python writes them
     except ValueError as error:
         raise refuse(f"{name} is not JSON: {error}") from None
     except RecursionError:
@@ -83,17 +130,4 @@ def _json(name: str, text: str) -> Document:
         raise refuse(f"the top level of {name} is not an object with keys")
     if not content:
         raise refuse(f"{name} is empty")
-    return Document(content, {})  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"{key!r} is given twice")
-        found[key] = value
-    return found
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    return Document(content, {}, tuple(remarks))  # pyright: ignore[reportUnknownArgumentType]

@@ -40,13 +40,18 @@ def _decode(content: bytes, name: str) -> str:
         raise refuse(f"{name} is binary, not text", help="a configuration is read as UTF-8") from None
 
 
+def place_of(path: str, folder: str) -> str | None:
+    """Where a file that a configuration names is, relative to here or to the configuration."""
+    return next((each for each in (path, os.path.join(folder, path)) if os.path.isfile(each)), None)
+
+
 def named_file(path: str, where: str, folder: str) -> tuple[Document, str]:
     """A file that a script names, relative to here or to the script, and its name in origins.
 
     Raises:
         Refused: there is none, or it cannot be read.
     """
-    found = next((each for each in (path, os.path.join(folder, path)) if os.path.isfile(each)), None)
+    found = place_of(path, folder)
     if found is None:
         raise refuse(f"no such file: {path}", **{"from": where, "help": "it is looked for here and beside the script"})
     name, text = read_text(found, None)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from vramcast.errors import Mistakes
 from vramcast.readers.document import Document
-from vramcast.readers.shell_words import Gap, Word
+from vramcast.readers.shell_words import EMPTY, Gap, Word
 from vramcast.readers.verl_overrides import scalar
 from vramcast.types.job import Fact, Idle, Missing, Origin, Understanding, Unread
 
 _NUMBER = re.compile(r"-\.?\d.*")
 _LISTS = frozenset(
-    "lora_target_modules lora_modules_to_save lora_target_parameters reward_funcs loss_type report_to".split()
+    "lora_target_modules lora_modules_to_save lora_target_parameters reward_funcs reward_weights loss_type "
+    "loss_weights report_to label_names include_for_metrics optim_target_modules".split()
 )
 """Keys that take several values."""
+_CONFIGURATIONS = (".yaml", ".yml", ".json")
+_MOST_SAID, _LONGEST_SAID = 10, 60
 
 
 class Flags(NamedTuple):
@@ -24,6 +29,22 @@ class Flags(NamedTuple):
     values: dict[str, Any]
     lines: dict[str, int]
     gaps: dict[str, tuple[Gap, ...]]
+    others: Sequence[Word] = ()
+    """Words that are neither options nor values of one."""
+
+    def refuse_others(self, name: str) -> None:
+        """Hugging Face's parser stops at words that it does not know; `name` is the script in messages.
+
+        Raises:
+            Refused: with every such word.
+        """
+        mistakes = Mistakes()
+        for word in self.others[:_MOST_SAID]:
+            what = word.text if word.text or not word.gaps else word.gaps[0].name
+            mistakes.add(f"{what[:_LONGEST_SAID]!r} belongs to no option", **{"from": f"{name}:{word.line}"})
+        if len(self.others) > _MOST_SAID:
+            mistakes.add(f"{len(self.others) - _MOST_SAID} more words belong to no option", **{"from": name})
+        mistakes.done()
 
     def part(self, wanted: Callable[[str], bool]) -> Flags:
         """The flags with the keys that are wanted."""
@@ -33,16 +54,25 @@ class Flags(NamedTuple):
 
 
 def read_flags(words: Sequence[Word], known: Callable[[str], bool]) -> Flags:
-    """The options among `words`; `known` tells a key `no_x` from the negation of `x`."""
-    found = Flags({}, {}, {})
-    rest = list(words)
+    """The options among `words`; `known` tells a key `no_x` from the negation of `x`, and which keys have one value.
+
+    A configuration file without an option before it is read as with `--config`, as scripts with TRL's and Hugging
+    Face's parsers do (`accelerate launch train.py config.yaml`).
+    """
+    others: list[Word] = []
+    found = Flags({}, {}, {}, others)
+    rest = deque(words)
     while rest:
-        word = rest.pop(0)
+        word = rest.popleft()
         if not word.text.startswith("-"):
+            if word.text.endswith(_CONFIGURATIONS) and not word.gaps and "config" not in found.lines:
+                found.values["config"], found.lines["config"] = word.text, word.line
+            elif word.text or any(gap.why != EMPTY for gap in word.gaps):
+                others.append(word)
             continue
         written, equals, text = word.text.lstrip("-").partition("=")
         key = written.replace("-", "_")
-        values = [Word(text, word.line, word.gaps)] if equals else _values(rest, key)
+        values = [Word(text, word.line, word.gaps)] if equals else _values(rest, key in _LISTS or not known(key))
         if not values and key.startswith("no_") and known(key[3:]) and not known(key):
             key, value = key[3:], False
         else:
@@ -58,18 +88,18 @@ def read_flags(words: Sequence[Word], known: Callable[[str], bool]) -> Flags:
     return found
 
 
-def _values(rest: list[Word], key: str) -> list[Word]:
+def _values(rest: deque[Word], several: bool) -> list[Word]:
     """The words behind an option that are its values; they leave `rest`."""
     values: list[Word] = []
-    while rest and (not values or key in _LISTS):
+    while rest and (not values or several):
         if rest[0].text.startswith("-") and not _NUMBER.fullmatch(rest[0].text):
             break
-        values.append(rest.pop(0))
+        values.append(rest.popleft())
     return values
 
 
 def _value(key: str, values: list[Word]) -> Any:
-    if key in _LISTS and len(values) > 1:
+    if len(values) > 1:
         return [scalar(word.text) for word in values]
     return scalar(values[0].text) if values else True
 
@@ -97,7 +127,7 @@ def beside(understood: Understanding, file: Document, own: set[str], script: str
         for keys in (understood.unread, understood.no_effect)
     )
     missing = [Missing(lack.path, _moved(lack.where, f"{script}  ", of_file, where)) for lack in understood.missing]
-    warnings = [_moved(text, f"{script}: ", of_file, where) for text in understood.warnings]
+    warnings = [*file.remarks] + [_moved(text, f"{script}: ", of_file, where) for text in understood.warnings]
     idle = [
         Idle(item.key, item.value, where(item.key), item.why) if of_file(item.key) else item for item in understood.idle
     ]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from vramcast.errors import refuse
 from vramcast.readers.launch import LOOKED_FOR, Launch, recognise
+from vramcast.readers.shell_tree import LIMIT_BYTES
 from vramcast.readers.shell_words import Gap, Word
 from vramcast.types.job import Fact, Origin, Understanding
 
@@ -19,6 +20,12 @@ _COMMAND = re.compile(
     re.MULTILINE,
 )
 _OVERRIDE = re.compile(r"[+~]{0,2}[a-z_]\w*(?:\.\w+)+=.*", re.DOTALL)
+_CHORES = frozenset(
+    "alias cat cd chmod command cp date declare echo exec exit export grep hostname kill local ls mkdir module mv popd "
+    "printf pushd pwd read readonly return rm sed set shift sleep source tee test trap true ulimit unset wait "
+    ". : [".split()
+)
+_MOST_STARTS = 8
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
@@ -47,9 +54,23 @@ def read_script(name: str, text: str, folder: str) -> Understanding:
         return _python(name, text, folder)
     from vramcast.readers.shell import commands_of
 
-    found = commands_of(text, name, recognise)
+    starts: dict[str, None] = {}
+
+    def look(words: list[Word]) -> Launch | None:
+        starts.setdefault(_start(words))
+        return recognise(words)
+
+    found = commands_of(text, name, look)
     if not found:
-        raise refuse(f"{name} has no training command", **{"looked for": LOOKED_FOR, "help": "nothing is executed"})
+        starts.pop("", None)
+        raise refuse(
+            f"{name} has no training command",
+            **{
+                "it starts": ", ".join([*starts][-_MOST_STARTS:]),
+                "looked for": LOOKED_FOR,
+                "help": "nothing is executed",
+            },
+        )
     launch, command = min(found, key=lambda each: _rank(each[0]))
     others = [f"{name}:{other.line}: this training command is not read" for _, other in found if other is not command]
     beside = Understanding([], warnings=[*command.warnings, *others])
@@ -67,6 +88,14 @@ def _rank(launch: Launch) -> int:
     from vramcast.readers.trl_command import trains
 
     return 1 if trains(launch) else 3
+
+
+def _start(words: Sequence[Word]) -> str:
+    """What a command starts, in a few words: `python -m recipe.main`; empty for the chores of a shell."""
+    if not words or words[0].text in _CHORES:
+        return ""
+    at = next((i for i, word in enumerate(words[1:], 1) if word.text and not word.text.startswith("-")), 0)
+    return " ".join(word.text[:60] for word in words[: min(at, _MOST_STARTS) + 1])
 
 
 def _read(launch: Launch, name: str, environment: Mapping[str, Word], folder: str) -> Understanding:
@@ -96,6 +125,8 @@ def _environment(variables: Mapping[str, Word], name: str) -> list[Fact]:
 
 def _python(name: str, text: str, folder: str) -> Understanding:
     """The first list of overrides, or of a command's words, in Python text."""
+    if len(text) > LIMIT_BYTES:
+        raise refuse(f"{name} is larger than {LIMIT_BYTES >> 10} KiB: not a launch script")
     try:
         tree = ast.parse(text.strip() if is_list(text) else text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -6,17 +6,32 @@ that only who needs the word has to refuse it.
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
+
+from vramcast.readers.arithmetic import evaluate
+from vramcast.readers.shell_tree import TooLong
 
 _GAPS_FROM = 0xF0000
 """Code point of the first gap in a text: a private plane, where no script has characters."""
 _SPLIT_WORDS = frozenset(("simple_expansion", "expansion"))
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
-_LONGEST_SUM = 500
+UNSET = "is not set in the script"
+EMPTY = "is empty"
+LONGEST_VALUE = 2**16
+"""Characters of a variable; a longer one is a gap."""
+_LONGEST_NAME = 80
+_MOST_EXPANDED = 2**22
+"""Characters that all expansions of a script may give: no script is larger, and doubled values grow without end."""
+_OLD_SUM = re.compile(r"\$\[ (.*?) \]", re.DOTALL)
+_NAMES = re.compile(r"\$\{?(\w+)")
+_INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
 _DEFAULTS = (":-", "-", ":=", "=")
+
+
+class _Open(ValueError):
+    """A gap, as the character that stands for it, inside an expression."""
 
 
 class Gap(NamedTuple):
@@ -54,29 +69,48 @@ class Words:
 
     def __init__(self, source: bytes) -> None:
         self.source = source
-        self.variables: dict[str, Variable] = {"HOME": Variable([Raw("~", 0)])}
+        self.variables: dict[str, Variable] = {"HOME": Variable([Raw("~", 0)]), "PWD": Variable([Raw(".", 0)])}
         self.gaps: list[Gap] = []
+        self.expanded = 0
+        self.undo: list[dict[str, Variable | None]] = []
+        """For each branch that is open, what it found in the variables that it changes."""
 
     def finished(self, raw: Raw) -> Word:
         """The word with its gaps beside it."""
         marks = [ord(char) - _GAPS_FROM for char in raw.text if ord(char) >= _GAPS_FROM]
         text = "".join(char for char in raw.text if ord(char) < _GAPS_FROM)
-        return Word(text, raw.line, tuple(self.gaps[mark] for mark in marks if mark < len(self.gaps)))
+        return Word(text, raw.line, tuple(self.gaps[mark] for mark in dict.fromkeys(marks) if mark < len(self.gaps)))
+
+    def put(self, name: str, value: Variable) -> None:
+        """Set a variable."""
+        if self.undo:
+            self.undo[-1].setdefault(name, self.variables.get(name))
+        self.variables[name] = value
+
+    def back(self) -> dict[str, Variable | None]:
+        """Leave a branch: its variables have their values before it again, which come back."""
+        before = self.undo.pop()
+        for name, value in before.items():
+            if value is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = value
+        return before
 
     def gap(self, name: str, why: str, line: int) -> str:
         """A new gap, as the text that stands for it."""
-        self.gaps.append(Gap(name, why, line))
+        self.gaps.append(Gap(name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}...", why, line))
         return chr(_GAPS_FROM + len(self.gaps) - 1)
 
     def fields(self, node: Any) -> list[Raw]:
         """The arguments that one word of a command becomes: none, one, or several."""
         line = line_of(node)
         if node.type == "concatenation":
-            return self._joined(self._pieces(node), line)
+            return self._filled(self._joined(self._pieces(node), line), node)
         if node.type == "string":
             pieces = self._quoted(node)
             # An array of no elements leaves no word behind, where an empty text leaves an empty word.
-            return self._joined(pieces, line) if any(pieces) or not pieces else []
+            return self._filled(self._joined(pieces, line), node) if any(pieces) or not pieces else []
         if node.type in _SPLIT_WORDS:
             return self._unquoted(node)
         return [Raw(self._plain(node), line)]
@@ -90,6 +124,10 @@ class Words:
         if node.type in _SPLIT_WORDS:
             return " ".join(raw.text for raw in self._value(node).words)
         return self._plain(node)
+
+    def word(self, node: Any) -> Word:
+        """The word as one text, with its gaps beside it."""
+        return self.finished(Raw(self.text(node), line_of(node)))
 
     def here_text(self, body: Any) -> str:
         """A here-document with its expansions."""
@@ -118,29 +156,36 @@ class Words:
 
     def _joined(self, pieces: list[list[Raw]], line: int) -> list[Raw]:
         """Pieces that touch: the last field of one and the first of the next are one word."""
-        done: list[Raw] = []
+        done: list[tuple[list[str], int]] = []
         for piece in pieces:
             for index, raw in enumerate(piece):
                 if index == 0 and done:
-                    done[-1] = Raw(done[-1].text + raw.text, done[-1].line)
+                    done[-1][0].append(raw.text)
                 else:
-                    done.append(raw)
-        return done or [Raw("", line)]
+                    done.append(([raw.text], raw.line))
+        return [Raw("".join(texts), at) for texts, at in done] or [Raw("", line)]
+
+    def _filled(self, fields: list[Raw], node: Any) -> list[Raw]:
+        """`key=$X` with nothing in X: a gap says so, as nobody means the empty text."""
+        *others, last = fields
+        names = _NAMES.findall(self.source_of(node)) if last.text.endswith("=") else ()
+        if not names:
+            return fields
+        return [*others, Raw(last.text + self.gap(f"${names[-1]}", EMPTY, last.line), last.line)]
 
     def _quoted(self, node: Any) -> list[list[Raw]]:
         """The pieces of a double-quoted string; the text between expansions is taken as it is written."""
         pieces: list[list[Raw]] = []
-        at = node.start_byte + 1
+        at, line = node.start_byte + 1, line_of(node)
         for child in node.named_children:
             if child.type == "string_content":
                 continue
             written = self.source[child.start_byte : child.end_byte]
-            start = (
-                child.start_byte + len(written) - len(written.lstrip())
-            )  # the parser counts blanks before `$(` to it
-            pieces += [self._literal(at, start, line_of(child)), self._in_quotes(child)]
-            at = child.end_byte
-        pieces.append(self._literal(at, node.end_byte - 1, line_of(node)))
+            # The parser counts blanks before `$(` to it.
+            start = child.start_byte + len(written) - len(written.lstrip())
+            pieces += [self._literal(at, start, line), self._in_quotes(child)]
+            at, line = child.end_byte, child.end_point[0] + 1
+        pieces.append(self._literal(at, node.end_byte - 1, line))
         return [piece for index, piece in enumerate(pieces) if piece or index % 2]  # no empty literals
 
     def _in_quotes(self, node: Any) -> list[Raw]:
@@ -161,6 +206,13 @@ class Words:
 
     def _value(self, node: Any) -> Variable:
         """What `$X`, `${X}` or `${X...}` stands for."""
+        value = self._stands_for(node)
+        self.expanded += sum(len(raw.text) + 1 for raw in value.words)
+        if self.expanded > _MOST_EXPANDED:
+            raise TooLong(f"line {line_of(node)}: the variables expand to more than {_MOST_EXPANDED >> 20} MB of text")
+        return value
+
+    def _stands_for(self, node: Any) -> Variable:
         line = line_of(node)
         target, *rest = [child for child in node.children if child.type not in ("$", "${", "}")] or [node]
         name = self.source_of(target)
@@ -175,13 +227,16 @@ class Words:
         return self._with_default(name, rest, node)
 
     def _named(self, name: str, line: int) -> Variable:
-        return self.variables.get(name) or Variable([Raw(self.gap(f"${name}", "is not set in the script", line), line)])
+        return self.variables.get(name) or Variable([Raw(self.gap(f"${name}", UNSET, line), line)])
 
     def _with_default(self, name: str, rest: list[Any], node: Any) -> Variable:
         operator, words, line = self.source_of(rest[0]), rest[1:], line_of(node)
         known = self.variables.get(name)
         is_set = known is not None and (not operator.startswith(":") or any(raw.text for raw in known.words))
-        other = Variable([Raw("".join(self.text(word) for word in words), line)])
+        text = "".join(self.text(word) for word in words)
+        if "$[" in text:  # how `shell` spells the arithmetic of a default for the parser
+            text = _OLD_SUM.sub(lambda found: self._worked_out(found[1], f"$(({found[1]}))", line), text)
+        other = Variable([Raw(text, line)])
         if operator in (":+", "+"):
             return other if is_set else Variable([Raw("", line)])
         if operator in (":?", "?", *_DEFAULTS) and known and is_set:
@@ -191,7 +246,7 @@ class Words:
         if operator not in _DEFAULTS:
             return self._unknown(node)
         if operator in (":=", "="):
-            self.variables[name] = other
+            self.put(name, other)
         return other
 
     def _element(self, target: Any, text: str, line: int) -> Variable:
@@ -200,7 +255,7 @@ class Words:
         known = self._named(name, line)
         if index in ("@", "*"):
             return Variable(known.words, is_array=True)
-        if index.isdigit() and int(index) < len(known.words):
+        if _INDEX.fullmatch(index) and int(index) < len(known.words):
             return Variable([known.words[int(index)]])
         return self._unknown(target)
 
@@ -210,28 +265,32 @@ class Words:
 
     def _sum(self, node: Any) -> str:
         """`$((...))` of whole numbers."""
-        end = node.end_byte - len("))")
-        text = self._spliced(node.start_byte + len("$(("), end, _leaves(node), arithmetic=True)
-        unknown = [char for char in text if ord(char) >= _GAPS_FROM]
-        if unknown:
-            return unknown[0]
-        try:
-            return str(evaluate(text))
-        except ValueError:
-            return self.gap(self.source_of(node), "is no arithmetic of whole numbers", line_of(node))
+        result = self.arithmetic(node.start_byte + len("$(("), node.end_byte - len("))"), node)
+        return result if isinstance(result, str) else str(result)
 
-    def _spliced(self, start: int, end: int, nodes: Iterable[Any], arithmetic: bool = False) -> str:
+    def arithmetic(self, start: int, end: int, node: Any) -> int | str:
+        """The value of the arithmetic in a part of the source, or the gap that keeps it from being known."""
+        return self._result(self._spliced(start, end, _leaves(node)), self.source_of(node), line_of(node))
+
+    def _worked_out(self, text: str, source: str, line: int) -> str:
+        return str(self._result(text, source, line))
+
+    def _result(self, text: str, source: str, line: int) -> int | str:
+        def value_of(name: str) -> str:
+            return _no_gap(" ".join(raw.text for raw in self._named(name, line).words))
+
+        try:
+            return evaluate(_no_gap(text), value_of)
+        except _Open as gap:
+            return str(gap)
+        except ValueError:
+            return self.gap(source, "is no arithmetic of whole numbers", line)
+
+    def _spliced(self, start: int, end: int, nodes: Iterable[Any]) -> str:
         """Source text in which `nodes` are replaced by what they stand for."""
         parts: list[str] = []
         for node in nodes:
-            parts.append(self._between(start, node.start_byte))
-            if node.type == "variable_name":
-                value = self._named(self.source_of(node), line_of(node))
-                parts.append(" ".join(raw.text for raw in value.words))
-            else:
-                parts.append(self.text(node))
-            if arithmetic:
-                parts[-1] = f"({parts[-1]})"
+            parts += [self._between(start, node.start_byte), self.text(node)]
             start = node.end_byte
         return "".join([*parts, self._between(start, end)])
 
@@ -239,53 +298,24 @@ class Words:
         return self.source[start:end].decode("utf-8", "replace").replace("\\\n", "")
 
 
-def evaluate(text: str) -> int:
-    """Arithmetic of whole numbers with + - * / % and parentheses, as bash does it.
-
-    Raises:
-        ValueError: anything else.
-    """
-    if len(text) > _LONGEST_SUM:
-        raise ValueError(text)
-    try:
-        return _evaluated(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ZeroDivisionError):
-        raise ValueError(text) from None
-
-
-def _evaluated(tree: ast.expr) -> int:
-    match tree:
-        case ast.Constant(value=int(number)) if not isinstance(number, bool):
-            return number
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_evaluated(operand)
-        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
-            return _OPERATORS[type(operator)](_evaluated(left), _evaluated(right))
-        case _:
-            raise ValueError
-
-
-def _quotient(left: int, right: int) -> int:
-    """Division towards zero, as C does it."""
-    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-
-
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: int.__add__,
-    ast.Sub: int.__sub__,
-    ast.Mult: int.__mul__,
-    ast.Div: _quotient,
-    ast.Mod: lambda left, right: left - right * _quotient(left, right),
-}
-
-
 def _leaves(node: Any) -> Iterator[Any]:
-    """The expansions inside an arithmetic expression; its operators and numbers are read from the text."""
+    """The expansions inside an arithmetic expression; its operators, names and numbers are read from the text."""
     for child in node.named_children:
-        if child.type in (*_SPLIT_WORDS, "variable_name", "command_substitution"):
+        if child.type in (*_SPLIT_WORDS, "command_substitution"):
             yield child
         else:
             yield from _leaves(child)
+
+
+def first_gap(text: str) -> str:
+    """The first gap in a text, as the character that stands for it; empty if there is none."""
+    return next((char for char in text if ord(char) >= _GAPS_FROM), "")
+
+
+def _no_gap(text: str) -> str:
+    if gap := first_gap(text):
+        raise _Open(gap)
+    return text
 
 
 def line_of(node: Any) -> int:

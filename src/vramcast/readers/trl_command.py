@@ -57,6 +57,7 @@ def read_trl_command(launch: Launch, name: str, folder: str) -> Understanding:
         Refused: a program that is not known, with every wrong value, or a file that cannot be read.
     """
     given, options = read_flags(launch.arguments, known_key), read_flags(launch.options, known_key)
+    given.refuse_others(name)
     own, launching = given, Flags({}, {}, {})
     if launch.starter == "trl":
         theirs = handed_on(given.lines)

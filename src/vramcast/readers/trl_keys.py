@@ -152,6 +152,7 @@ OLD: dict[str, str] = {
     "torch_dtype": "dtype",
     "vllm_max_model_len": "vllm_max_model_length",
     "evaluation_strategy": "eval_strategy",
+    "use_liger": "use_liger_kernel",
 }
 """Names of older versions, and today's."""
 
@@ -161,8 +162,6 @@ CHOOSES: dict[str, tuple[tuple[Any, ...], str]] = {
     "optim_target_modules": ((), "which modules the optimizer projects"),
     "use_transformers_continuous_batching": ((False,), "Transformers' own engine with pages"),
     "use_transformers_paged": ((False,), "Transformers' own engine with pages"),
-    "use_liger_loss": ((False,), "Liger's loss, which makes the logits of one sequence at a time"),
-    "use_liger": ((False,), "Liger's kernels"),
     "force_use_ref_model": ((False,), "a reference model beside the adapters"),
     "reference_free": ((False,), "DPO without a reference"),
     "ref_model_init_kwargs": ((), "how the reference is loaded"),
@@ -201,6 +200,7 @@ UNREAD: dict[str, tuple[Any, ...]] = {
     "torch_empty_cache_steps": (),
     "use_logits_to_keep": (False,),
     "use_num_logits_to_keep": (False,),
+    "use_liger_loss": (False,),
 }
 """Keys that may change memory a little and have no path: unread, unless their value is null, empty or one of these."""
 

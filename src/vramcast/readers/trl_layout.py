@@ -117,7 +117,7 @@ def _deepspeed(sheet: Sheet, folder: str) -> Understanding:
         return Understanding([])
     from vramcast.readers.deepspeed import read_deepspeed
     from vramcast.readers.document import Document
-    from vramcast.readers.files import named_file
+    from vramcast.readers.files import named_file, place_of
 
     sheet.settled.add("deepspeed")
     place = f"{sheet.where('deepspeed')}  deepspeed"
@@ -126,7 +126,9 @@ def _deepspeed(sheet: Sheet, folder: str) -> Understanding:
             raise ValueError(f"{named!r} names no file")
         if isinstance(named, dict) or named.strip().startswith("{"):
             return read_deepspeed(Document(sheet.table("deepspeed"), {}), place)
-        return read_deepspeed(*named_file(named, place, folder))
+        if place_of(named, folder):
+            return read_deepspeed(*named_file(named, place, folder))
+        sheet.needs("shard", "deepspeed", f"names {named}, which is neither here nor beside the configuration")
     return Understanding([])
 
 

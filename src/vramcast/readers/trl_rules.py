@@ -248,14 +248,14 @@ def generation(sheet: Sheet, trainer: str) -> None:
             if sequences % group:
                 raise ValueError(f"{sequences} is not divisible by num_generations = {group}")
             sheet.fact("prompts_per_step", sequences // group, key)
-    _steps(sheet)
+    _steps(sheet, trainer)
     if sheet.get("num_iterations") is not None:
         with sheet.reading("num_iterations"):
             whole(sheet.get("num_iterations"))
             sheet.rest("num_iterations", "the same responses are learned from again, one micro-batch at a time")
 
 
-def _steps(sheet: Sheet) -> None:
+def _steps(sheet: Sheet, trainer: str) -> None:
     """How many micro-batches of responses are generated at once: those of an optimizer step, unless this says it."""
     key = "steps_per_generation"
     if sheet.get(key) is None:
@@ -264,10 +264,13 @@ def _steps(sheet: Sheet) -> None:
         steps, accumulation = whole(sheet.get(key)), whole(sheet.get("gradient_accumulation_steps") or 1)
         if sheet.get("generation_batch_size") is not None:
             raise ValueError("generation_batch_size says it already: TRL refuses both")
+        micro = whole(sheet.get("per_device_train_batch_size") or _BATCH)
+        group = whole(sheet.get("num_generations") or _GROUPS.get(trainer, 8))
         if steps == accumulation:
             sheet.rest(key, "as many as gradient_accumulation_steps, the default")
+        elif sheet.get("use_vllm") and sheet.get("vllm_mode") == "server" and micro * accumulation % group == 0:
+            sheet.rest(key, "the server generates")
         else:
-            micro = sheet.get("per_device_train_batch_size") or _BATCH
             text = f"generates {micro} × {steps} responses a GPU at once: this × GPUs / num_generations are the prompts"
             sheet.needs("prompts_per_step", key, text)
 
@@ -358,6 +361,6 @@ def _accelerator(sheet: Sheet) -> None:
         if name == "split_batches" and value:
             sheet.refuse(key, "per_device_train_batch_size counts the sequences of all GPUs", value)
         elif name == "gradient_accumulation_kwargs" and inner:
-            sheet.refuse(key, "gradients are split in every micro-batch", value)
+            sheet.leave(key)  # gradients are split in every micro-batch, which no path says
         else:
             sheet.rest(key)

@@ -54,12 +54,10 @@ class Sheet:
         value = self.get(key)
         with self.reading(key):
             if isinstance(value, str) and value.strip().startswith("{"):
-                import json
-
-                value = json.loads(value)
+                value = _json(value)
             if value is not None and not isinstance(value, dict):
                 raise ValueError(f"{value!r} is not a mapping")
-            return value or {}  # pyright: ignore[reportUnknownVariableType]
+            return {str(name): inner for name, inner in (value or {}).items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         return {}
 
     def take_as(self, written: str, key: str, value: Any) -> None:
@@ -161,6 +159,15 @@ class Sheet:
         return Understanding(
             self.facts, self.unread, self.warnings, self.missing, idle=self.idle, no_effect=self.no_effect
         )
+
+
+def _json(text: str) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _plain(value: Any) -> Any:

@@ -6,11 +6,12 @@ Hydra's own parser is not used: it needs a second parser runtime, and the part o
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from vramcast.errors import Mistakes
-from vramcast.readers.shell_words import Gap, Word
+from vramcast.errors import Mistakes, refuse
+from vramcast.readers.shell_words import EMPTY, UNSET, Gap, Word
 
 _OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w.@/:-]*)(?P<assigned>=(?P<value>.*))?", re.DOTALL)
 _CONFIG_FLAG = re.compile(r"--?(?P<name>config-name|cn|config-path|cp|config-dir|cd)(?:=(?P<value>.*))?", re.DOTALL)
@@ -20,6 +21,13 @@ _FLOAT = re.compile(
 )
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(?P<name>\w+)\s*(?:,(?P<other>[^{}]*))?\}")
 _OPENING, _CLOSING = "[{(", "]})"
+_DEEPEST = 60
+"""Dots of a key, brackets of a value."""
+_LONGEST_NUMBER = 1000
+_LONGEST_SAID = 80
+_MOST_MISTAKES = 20
+_MOST_PENDING = 500
+"""Interpolations of one configuration."""
 
 
 class Overrides(NamedTuple):
@@ -43,40 +51,62 @@ def read_overrides(words: Iterable[Word], name: str) -> Overrides:
     """
     found = Overrides({}, {}, {}, {}, [])
     mistakes = Mistakes()
-    rest = list(words)
+    below: dict[str, set[str]] = {}
+    rest = deque(words)
     while rest:
-        word = rest.pop(0)
+        word = rest.popleft()
         flag = _CONFIG_FLAG.fullmatch(word.text)
         if flag:
-            value = Word(flag["value"], word.line) if flag["value"] is not None else rest.pop(0) if rest else word
+            value = Word(flag["value"], word.line) if flag["value"] is not None else rest.popleft() if rest else word
             kind = "name" if flag["name"] in ("config-name", "cn") else "path"
             found.config[kind] = value
         elif not word.text and word.gaps:
             found.empty.extend(word.gaps)
         elif not word.text.startswith("-"):  # hydra's own switches change nothing here
-            _take(found, word, name, mistakes)
+            _take(found, below, word, name, mistakes)
+        if len(mistakes.found) > _MOST_MISTAKES:
+            mistakes.add(f"{name}: there may be more", help="the words behind these were not read")
+            break
     mistakes.done()
     return found
 
 
-def _take(found: Overrides, word: Word, name: str, mistakes: Mistakes) -> None:
+def _take(found: Overrides, below: dict[str, set[str]], word: Word, name: str, mistakes: Mistakes) -> None:
+    """Add an override to `found`; `below` has the keys by the names that stand before their dots."""
     match = _OVERRIDE.fullmatch(word.text)
+    origin = {"from": f"{name}:{word.line}" if word.line else name}
     if not match or (match["sign"] != "~" and not match["assigned"]):
-        mistakes.add(
-            f"{word.text!r} is no override key=value", **{"from": f"{name}:{word.line}" if word.line else name}
-        )
+        mistakes.add(f"{word.text[:_LONGEST_SAID]!r} is no override key=value", **origin)
         return
-    key = match["key"]
-    for old in [known for known in found.lines if known == key or known.startswith(f"{key}.")]:
+    key, text = match["key"], match["value"] or ""
+    if key.count(".") > _DEEPEST:
+        mistakes.add(f"{key[:_LONGEST_SAID]}... is nested too deeply", **origin)
+        return
+    for old in [key, *below.pop(key, ())]:
         for table in (found.values, found.lines, found.gaps):
             table.pop(old, None)
     if match["sign"] == "~":
         return
-    if word.gaps:
-        found.lines[key], found.gaps[key] = word.line, word.gaps
+    gaps = word.gaps or (() if text.strip() else (Gap("the value", EMPTY, word.line),))
+    if gaps:
+        found.lines[key], found.gaps[key] = word.line, gaps
+        _sort_in(key, below)
         return
-    for inner, value in flat({key: parse_value(match["value"])}):
-        found.values[inner], found.lines[inner] = value, word.line
+    try:
+        value = parse_value(text)
+    except RecursionError:
+        mistakes.add(f"{key}: {text[:_LONGEST_SAID]}... is nested too deeply", **origin)
+        return
+    for inner, plain in flat({key: value}):
+        found.values[inner], found.lines[inner] = plain, word.line
+        _sort_in(inner, below)
+
+
+def _sort_in(key: str, below: dict[str, set[str]]) -> None:
+    at = key.find(".")
+    while at >= 0:
+        below.setdefault(key[:at], set()).add(key)
+        at = key.find(".", at + 1)
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -88,14 +118,20 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def parse_value(text: str) -> Any:
-    """A value in hydra's notation: null, booleans in any case, numbers, quoted and plain text, lists, mappings."""
+def parse_value(text: str, depth: int = 0) -> Any:
+    """A value in hydra's notation: null, booleans in any case, numbers, quoted and plain text, lists, mappings.
+
+    Raises:
+        RecursionError: nested deeper than any configuration.
+    """
     text = text.strip()
+    if depth > _DEEPEST:
+        raise RecursionError
     if text[:1] == "[" and text[-1:] == "]":
-        return [parse_value(part) for part in _parts(text[1:-1])]
+        return [parse_value(part, depth + 1) for part in _parts(text[1:-1])]
     if text[:1] == "{" and text[-1:] == "}":
         pairs = (part.partition(":") for part in _parts(text[1:-1]))
-        return {str(parse_value(key)): parse_value(value) for key, _, value in pairs}
+        return {str(parse_value(key, depth + 1)): parse_value(value, depth + 1) for key, _, value in pairs}
     if len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]:
         return text[1:-1].replace(f"\\{text[0]}", text[0])
     return scalar(text)
@@ -108,6 +144,8 @@ def scalar(text: str) -> Any:
         return None
     if lowered in ("true", "false"):
         return lowered == "true"
+    if len(text) > _LONGEST_NUMBER:
+        return text
     if _INTEGER.fullmatch(text):
         return int(text)
     if _FLOAT.fullmatch(text):
@@ -117,16 +155,16 @@ def scalar(text: str) -> Any:
 
 def _parts(text: str) -> list[str]:
     """The items between commas that stand outside quotes and brackets."""
-    parts, depth, quote = [""], 0, ""
-    for char in text:
+    parts: list[str] = []
+    start, depth, quote = 0, 0, ""
+    for at, char in enumerate(text):
         if quote or char in "'\"":
             quote = "" if char == quote else quote or char
         depth += (char in _OPENING) - (char in _CLOSING) if not quote else 0
         if char == "," and not depth and not quote:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return [part for part in parts if part.strip()]
+            parts.append(text[start:at])
+            start = at + 1
+    return [part for part in (*parts, text[start:]) if part.strip()]
 
 
 def resolve(
@@ -140,7 +178,10 @@ def resolve(
     Raises:
         Refused: with every interpolation that names nothing.
     """
-    for key, text in _pending(found, skipped).items():
+    pending = _pending(found, skipped)
+    if sum(text.count("${") for text in pending.values()) > _MOST_PENDING:
+        raise refuse(f"{name} has more than {_MOST_PENDING} interpolations ${{...}}")
+    for key, text in pending.items():
         value = _with_environment(text, found.lines.get(key, 0), environment)
         if isinstance(value, Gap):
             del found.values[key]
@@ -167,7 +208,9 @@ def resolve(
             found.gaps[key] = (Gap(text, "names a value that is not known", line),)
             del found.values[key]
         except (OmegaConfBaseException, ValueError, RecursionError):
-            mistakes.add(f"{key}: {text} names no value", **{"from": f"{name}:{line}" if line else name})
+            mistakes.add(
+                f"{key}: {text[:_LONGEST_SAID]} names no value", **{"from": f"{name}:{line}" if line else name}
+            )
     mistakes.done()
 
 
@@ -194,14 +237,17 @@ def _parses(value: Any) -> bool:
 
 
 def _with_environment(text: str, line: int, environment: Mapping[str, Word]) -> str | Gap:
-    for match in list(_ENVIRONMENT.finditer(text)):
+    parts: list[str] = []
+    at = 0
+    for match in _ENVIRONMENT.finditer(text):
         variable, other = match["name"], match["other"]
         word = environment.get(variable)
         known = word.text if word is not None and not word.gaps else other
         if known is None:
-            return Gap(f"${variable}", "is not set in the script", line)
-        text = text.replace(match[0], known.strip())
-    return text
+            return Gap(f"${variable}", UNSET, line)
+        parts += [text[at : match.start()], known.strip()]
+        at = match.end()
+    return "".join([*parts, text[at:]])
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """YAML with the line of every key, read as PyYAML's safe loader reads it, without its traps.
 
-The nodes are composed by PyYAML (in C where it has it) and turned into values here: a key that occurs twice is a
-mistake instead of silently winning, and aliases may not multiply a small file into a large structure.
+The nodes are composed by PyYAML (in C where it has it) and turned into values here: of a key that occurs twice the last
+one counts, and a remark says so; aliases may not multiply a small file into a large structure.
 """
 
 from __future__ import annotations
@@ -11,19 +11,25 @@ from typing import Any
 
 import yaml
 
-from vramcast.errors import Mistakes, Refused, refuse
+from vramcast.errors import Refused, refuse
+from vramcast.readers.document import MAX_NODES, too_many
 
 MAX_ALIASED_NODES = 1000
+_MOST_SIGNS = 4 * MAX_NODES
+"""Signs between which values may stand: more are not worth composing."""
+_LONGEST_NUMBER = 1000
 _MERGE = "tag:yaml.org,2002:merge"
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def parse_yaml(text: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """The mapping in `text`; `name` is the file in messages.
+def parse_yaml(text: str, name: str) -> tuple[dict[str, Any], dict[str, int], tuple[str, ...]]:
+    """The mapping in `text`, the lines of its keys, and remarks; `name` is the file in messages.
 
     Raises:
-        Refused: not YAML, empty, not a mapping at the top, a key given twice, or too much repeated through aliases.
+        Refused: not YAML, empty, not a mapping at the top, too many values, or too much repeated through aliases.
     """
+    if sum(text.count(sign) for sign in ",:\n") > _MOST_SIGNS:
+        raise too_many(name)
     try:
         loader = _Loader(text)
         try:
@@ -50,12 +56,13 @@ class _Reader:
         self.loader = loader
         self.name = name
         self.lines: dict[str, int] = {}
-        self.mistakes = Mistakes()
+        self.remarks: list[str] = []
+        self.nodes = 0
         self.seen: set[int] = set()
         self.open: set[int] = set()
         self.repeated = 0
 
-    def document(self) -> tuple[dict[str, Any], dict[str, int]]:
+    def document(self) -> tuple[dict[str, Any], dict[str, int], tuple[str, ...]]:
         root = self.loader.get_single_node()
         if root is None or root.value == "":
             raise refuse(f"{self.name} is empty")
@@ -63,8 +70,7 @@ class _Reader:
             kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
             raise refuse(f"the top level of {self.name} is {kind}, not keys with values")
         content = self.value(root, "")
-        self.mistakes.done()
-        return content, self.lines
+        return content, self.lines, tuple(self.remarks)
 
     def value(self, node: Any, path: str) -> Any:
         """The Python value of a node; `path` is the dotted name of its key."""
@@ -83,16 +89,23 @@ class _Reader:
 
     def count(self, node: Any) -> None:
         """A node that is met again was reached through an alias; a bomb is made of many of these."""
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise too_many(self.name)
         self.repeated += id(node) in self.seen
         self.seen.add(id(node))
         if self.repeated > MAX_ALIASED_NODES:
             raise refuse(f"{self.name}: aliases repeat more than {MAX_ALIASED_NODES} values")
 
     def scalar(self, node: Any) -> Any:
+        if len(node.value) > _LONGEST_NUMBER and not node.tag.endswith((":str", ":binary")):
+            raise refuse(f"{self.where(node)}: {node.value[:40]}... is longer than any number")
         try:
             return self.loader.construct_object(node)
-        except ValueError as error:
-            raise refuse(f"{self.where(node)}: {node.value[:40]!r} is not a value: {error}") from None
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+            # PyYAML's own constructors fail in all these ways, at `!!bool x`, `!!int ""` or a number without end.
+            why = str(error) if isinstance(error, ValueError) else f"not of the type {node.tag.rpartition(':')[2]}"
+            raise refuse(f"{self.where(node)}: {node.value[:40]!r} is not a value: {why}") from None
 
     def mapping(self, node: Any, path: str) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -105,9 +118,8 @@ class _Reader:
                 continue
             text, line = self.key(key), key.start_mark.line + 1
             if text in given:
-                self.mistakes.add(
-                    f"{path}{text} is given twice", first=f"{self.name}:{given[text]}", again=f"{self.name}:{line}"
-                )
+                said = f"{path}{text} is given twice (first in line {given[text]}): the last one counts"
+                self.remarks.append(f"{self.name}:{line}: {said}")
             given[text] = line
             result[text] = self.value(value, f"{path}{text}.")
         self.lines.update((f"{path}{text}", line) for text, line in given.items())

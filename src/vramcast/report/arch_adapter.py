@@ -6,10 +6,9 @@ import os
 from math import prod
 from typing import Any, cast
 
-import msgspec
 from msgspec import Struct
 
-from vramcast.catalog.userfile import read_bytes
+from vramcast.catalog.userfile import read_bytes, read_json
 from vramcast.errors import refuse
 from vramcast.models.adapters import Adapter, AdapterCount, count, lora_adapter, read_adapter
 from vramcast.report.arch_subject import Subject
@@ -67,8 +66,8 @@ def _from_file(path: str) -> Adapter:
     """A PEFT adapter's folder, or its adapter_config.json."""
     file = os.path.join(path, _FILE) if os.path.isdir(path) else path
     try:
-        config = msgspec.json.decode(read_bytes(file, what=_FILE))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        config = read_json(read_bytes(file, what=_FILE))
+    except ValueError as error:
         raise refuse(f"{file} is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise refuse(f"{file} is not an {_FILE}: its top level is not an object")

@@ -52,7 +52,7 @@ def kept(subject: Subject, holder: Holder) -> Kept | None:
         Refused: a cache dtype that the holder does not have for this kind of attention, a wrong window.
     """
     kinds = cache_kinds(subject.layout, subject.row.config, subject.row.where, holder)
-    if not any(kind.parts for kind in kinds) or not has_head(subject.row.config):
+    if not any(kind.parts for kind in kinds) or not has_head(subject.row.config, subject.row.where):
         return None
     asked = subject.value("engine.kv_dtype")
     form = formats(kinds, holder, subject.dtype, str(asked or "auto"), subject.origin("engine.kv_dtype"))

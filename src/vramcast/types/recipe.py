@@ -49,6 +49,9 @@ class Recipe(Struct, frozen=True):
     fused_head: Literal["", "tiles", "chunks"] = ""
     """How a fused head is made: of tiles of logits (TRL), of chunks of tokens (verl); empty: there is none."""
 
+    reference_unfrozen: bool = False
+    """Parameters of a reference that is a copy say that they learn: autocast keeps what it casts of them."""
+
     scores_prompt: bool = False
     """Logits are made of prompt tokens too, not of the completion only."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.pass_sizes import EndPass
 from vramcast.memory.passes import block_pass, end_pass, first_block_pass, sparse_end_pass, tied_gradient
+from vramcast.memory.promotion import promoted
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Interval, term
 from vramcast.num import Size, at_most, worst
@@ -57,6 +58,7 @@ def _saved_tensors(seat: Seat) -> list[tuple[Size, Size]]:
     lives=lambda seat: seat.trains and _in_step(seat) and not _blocks_done(seat),
     source=_TRACED,
     tensors=_saved_tensors,
+    kept=lambda seat: seat.recompute == "none",
 )
 def activations_saved(seat: Seat) -> Size:
     """What backward will need, of all layers: kept from the forward on and freed layer by layer.
@@ -149,7 +151,7 @@ def activations_block(seat: Seat) -> Size:
 
 @term(
     "autocast.weights",
-    lives=lambda seat: seat.trains and seat.autocast and (_in_step(seat) or _without_grad(seat)),
+    lives=lambda seat: seat.caches_casts and (_in_step(seat) or _without_grad(seat)),
     source="aten/src/ATen/autocast_mode.cpp: copies of fp32 weights that train are cached until the region ends",
 )
 def autocast_weights(seat: Seat) -> Size:
@@ -195,9 +197,10 @@ def logits(seat: Seat) -> Size | Interval:
     if seat.instant == "decode":  # the last token's fp32 logits, while the next one is computed
         return seat.sequences * seat.arch.dims.vocab * BYTES["fp32"]
     point = _head(seat, end_pass(seat))
-    if seat.entropy == "eager" and seat.loss == "full":  # a fused head has it in its chunks
+    scores = seat.phase == "score.old" and seat.loss == "full"  # a fused head has the entropy in its chunks
+    if scores and seat.entropy == "eager":
         return point + _ENTROPY * seat.tokens * seat.arch.dims.vocab
-    if seat.entropy == "chunked" and seat.loss == "full":  # the compiler makes a kernel for every number of chunks, and gives up after some
+    if scores and seat.entropy == "chunked":  # the compiler makes a kernel for each number of chunks, up to a limit
         most = point + _ENTROPY * at_most(seat.tokens, seat.entropy_chunk) * seat.arch.dims.vocab
         return Interval(point, most, most)
     if seat.loss == "fused" and seat.labels_unknown and seat.state != "generate":
@@ -220,9 +223,10 @@ def _outputs_kept(seat: Seat) -> bool:
 
 
 def _cached(seat: Seat) -> Size:
-    """Keys and values of one layer. Values are what the product gave; rotary positions in fp32 make fp32 of keys."""
+    """Keys and values of one layer. Values are what the product gave; rotary positions in the dtype of weights widen
+    keys."""
     value = seat.compute_dtype if seat.autocast else seat.param_dtype
-    key = "fp32" if seat.param_dtype == "fp32" else value
+    key = promoted(seat.param_dtype, value)
     return seat.tokens * seat.arch.dims.kv * (BYTES[key] + BYTES[value])
 
 
