@@ -67,6 +67,14 @@ def test_a_file_of_nothing_but_mistakes(tmp_path: Path) -> None:
     assert process_time() - began < 10
 
 
+def test_a_long_key_that_nobody_reads(tmp_path: Path) -> None:
+    file = tmp_path / "sft.yaml"
+    file.write_text(f"model_name_or_path: Qwen/Qwen2.5-0.5B\n? {'max_lenght' * 1000}\n: 1\n")
+    shown = run(f"check {file} --gpu l4 --full").stdout
+    assert "(10,000 characters)" in shown
+    assert max(map(len, shown.splitlines())) < 400
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 

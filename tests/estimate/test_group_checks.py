@@ -86,7 +86,7 @@ MISTAKES = {
     "inference on several GPUs": (
         "check --model Qwen/Qwen2.5-7B --set algorithm=inference --gpus 4",
         "error: inference on several GPUs is not modelled yet\n"
-        "  from     --gpus\n"
+        "  gpus     --gpus\n"
         "  allowed  1",
     ),
     "several at once": (

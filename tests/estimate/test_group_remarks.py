@@ -10,10 +10,10 @@ from vramcast.errors import Refused
 
 def test_a_length_that_prompt_and_response_override() -> None:
     answer = ask({**TRL, "seq_len": 8192})
-    assert [(item.path, item.value, item.why) for item in answer.ineffective] == [
-        ("seq_len", 8192, "a sequence is prompt_len + response_len")
+    assert [(item.value, item.why) for item in answer.ineffective if item.path == "seq_len"] == [
+        (8192, "a sequence is prompt_len + response_len")
     ]
-    assert ask({**TRL, "seq_len": 512 + 1024}).ineffective == []
+    assert "seq_len" not in {item.path for item in ask({**TRL, "seq_len": 512 + 1024}).ineffective}
 
 
 def test_an_engine_that_cuts_sequences() -> None:

@@ -35,6 +35,7 @@ MISTAKES = {
         "error: packed weights do not train: quant.kind = nf4 with tuning = full\n"
         "  quant.kind  --set\n"
         "  tuning      trl 1.16.0 default (ModelConfig.use_peft False)\n"
+        "  algorithm   --set\n"
         "  allowed     tuning = qlora, or quant.kind = none",
     ),
     "all of a base that adapters are not trained on either": (
@@ -42,6 +43,7 @@ MISTAKES = {
         "error: packed weights do not train: quant.kind = awq with tuning = full\n"
         "  quant.kind  --set\n"
         "  tuning      --set\n"
+        "  algorithm   --set\n"
         "  allowed     quant.kind = none",
     ),
     "adapters on a kind that is not trained": (
@@ -60,6 +62,7 @@ MISTAKES = {
         f"{TRAIN} --gpus 4 --set shard=fsdp2 --set tuning=qlora",
         "error: shard = fsdp2 of packed weights is not modelled yet\n"
         "  quant.kind  what QLoRA packs its base into\n"
+        "  tuning      --set\n"
         "  modelled    shard = none: every GPU has all of them",
     ),
     "a group that divides no layer": (
@@ -90,6 +93,7 @@ MISTAKES = {
         "error: packed weights do not train: quant.kind = gptq with tuning = full\n"
         "  quant.kind  --set\n"
         "  tuning      --set\n"
+        "  algorithm   --set\n"
         "  allowed     quant.kind = none\n"
         "error: quant.bits = 5: gptq has no such weights\n"
         "  allowed  2, 3, 4, 8",
@@ -128,6 +132,7 @@ OF_CHECKPOINTS = {
         "error: packed weights do not train: quant.kind = nf4 with tuning = full\n"
         "  quant.kind  config.json quantization_config: bitsandbytes nf4\n"
         "  tuning      --set\n"
+        "  algorithm   --set\n"
         "  allowed     tuning = qlora\n"
         "  help        name the model's own checkpoint in 16 bits instead",
     ),
@@ -136,6 +141,7 @@ OF_CHECKPOINTS = {
         "error: packed weights do not train: quant.kind = gptq with tuning = full\n"
         "  quant.kind  config.json quantization_config: gptq int4 g128\n"
         "  tuning      --set\n"
+        "  algorithm   --set\n"
         "  help        name the model's own checkpoint in 16 bits instead",
     ),
     "adapters on it": (

@@ -13,7 +13,7 @@ from vramcast.catalog.gpus import find_gpu
 from vramcast.catalog.models import model_config
 from vramcast.errors import Refused
 from vramcast.memory.loaded import loaded_bytes
-from vramcast.types.result import Forecast, PhaseBytes
+from vramcast.types.result import Forecast
 
 GIB = 1 << 30
 PARTS = ("engine.weights", "engine.activation", "engine.graphs", "engine.runtime")
@@ -203,12 +203,9 @@ def test_shares_inside_the_window_work_and_others_may_not(job: dict[str, Any]) -
 
     def free_at_least(fraction: float) -> int:
         answer = at(fraction)
-        mapped = [phase for phase in answer.groups[0].phases if "engine.kv" in terms_of(phase)]
-        return (answer.peak.capacity_bytes or 0) - max(phase.high_bytes - kept(phase) for phase in mapped)
-
-    def kept(phase: PhaseBytes) -> int:
-        """Cached blocks beyond the point: PyTorch gives them back before it fails."""
-        return sum(term.high_bytes - term.bytes for term in phase.terms if term.counter == "cached")
+        mapped = [phase.terms for phase in answer.groups[0].phases if "engine.kv" in terms_of(phase)]
+        needs = [[term.bytes if term.counter == "cached" else term.high_bytes for term in terms] for terms in mapped]
+        return (answer.peak.capacity_bytes or 0) - max(map(sum, needs))  # what is only cached is given back
 
     for fraction in (low, high):
         assert (at(fraction).peak.margin_bytes or -1) >= 0, fraction

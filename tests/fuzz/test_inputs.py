@@ -97,7 +97,7 @@ def a_known_job(random: Random) -> dict[str, Any]:
 def test_jobs_of_known_values() -> None:
     """Most are answered: what they are made of is modelled."""
     random, answered = Random(6), 0
-    tries = amount(250)
+    tries = amount(200)
     for _ in range(tries):
         sets = [f"--set={name}={flag(value)}" for name, value in a_known_job(random).items()]
         answered += answers(random.choice(("check", "explain", "explain", "levers")), *sets).code < 2
@@ -124,7 +124,7 @@ def a_job(random: Random) -> dict[str, Any]:
 
 def test_flags() -> None:
     random = Random(1)
-    for _ in range(amount(1200)):
+    for _ in range(amount(900)):
         sets = [f"--set={name}={flag(value)}" for name, value in a_job(random).items()]
         if random.random() < 0.05:
             sets.append(f"--set={random.choice(WORDS)}".replace("\0", ""))
@@ -147,7 +147,7 @@ def an_allocator(random: Random) -> str:
 
 def test_allocator_texts() -> None:
     random = Random(2)
-    for _ in range(amount(6000)):
+    for _ in range(amount(7000)):
         found = an_allocator(random)
         with suppress(Refused):
             alloc_conf.parse(found)
@@ -181,7 +181,7 @@ def written(file: Path, content: Any) -> str:
 def test_model_configs(tmp_path: Path) -> None:
     random, known = Random(3), configs()
     plain = [config for config in known if config.get("model_type") in FAMILIES]
-    for _ in range(amount(700)):
+    for _ in range(amount(600)):
         arch = random.random() < 0.6
         config = random.choice(known if arch else plain)
         config = {**config, **({"quantization_config": a_quantisation(random)} if random.random() < 0.2 else {})}
@@ -217,7 +217,7 @@ def an_adapter(random: Random) -> dict[str, Any]:
 def test_adapters(tmp_path: Path) -> None:
     random = Random(4)
     models = ("Qwen/Qwen2.5-0.5B", "HuggingFaceTB/SmolLM2-360M", "openai-community/gpt2")
-    for _ in range(amount(700)):
+    for _ in range(amount(500)):
         file = written(tmp_path / "adapter_config.json", an_adapter(random))
         answers("explain", "--arch", f"--model={random.choice(models)}", f"--adapter={file}",
                 shown=Path(file).read_text()[:3000])  # fmt: skip
@@ -229,7 +229,7 @@ def test_adapters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", ["toml", "yaml", "json"])
 def test_job_files(tmp_path: Path, format: Format) -> None:
     random, file = Random(f"5 {format}"), tmp_path / f"job.{format}"
-    for _ in range(amount(350)):
+    for _ in range(amount(300)):
         content = a_job(random)
         content = tree(random, content) if random.random() < 0.3 else content
         made = write_job(_Written(content), format)
@@ -269,5 +269,6 @@ def test_a_wrong_field_of_a_config_is_named(tmp_path: Path, field: str, wrong: A
     file.write_text(json.dumps({**LLAMA, field: wrong}))
     for words in (["check", "--gpu=l4", *more], ["explain", "--arch"]):
         found = answers(*words, f"--model={file}")
-        if words[0] == "check" and not (field == "text_config" and more):
+        asked = words[0] == "check" or field != "max_position_embeddings"
+        if asked and not (field == "text_config" and more):
             assert (found.code, field in found.err.splitlines()[0]) == (2, True), words

@@ -200,13 +200,13 @@ def test_a_cache_that_nobody_has_is_refused() -> None:
     found = run(f"{base} --set engine.kv_dtype=fp8")
     assert (found.exit, found.stdout) == (2, "")
     assert found.stderr.rstrip() == (
-        "error: engine.kv_dtype = fp8 is no dtype of a cache with engine.kind = hf\n"
-        "  from     --set\n"
-        "  allowed  int4, int8\n"
         "error: engine.cache = quantised is for layers that see all tokens: mistralai/Mistral-7B-v0.1 has 32 that see "
         "4096\n"
         "  from     --set\n"
-        "  allowed  dynamic, static, offloaded"
+        "  allowed  dynamic, static, offloaded\n"
+        "error: engine.kv_dtype = fp8 is no dtype of a cache with engine.kind = hf\n"
+        "  from     --set\n"
+        "  allowed  int4, int8"
     )
 
 

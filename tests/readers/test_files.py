@@ -140,8 +140,8 @@ def test_files_have_bounds(tmp_path: Path, name: str, content: str, error: str):
 
 
 def test_a_script_without_a_training_command_says_what_it_starts(tmp_path: Path):
-    script = "cd x\nexport A=1\npip install y\nA=1 python3 -u -m recipe.spo.main --a 1\nray stop\n"
-    assert "  it starts   pip install, python3 -u -m recipe.spo.main, ray stop\n" in refusal(tmp_path, script, "run.sh")
+    script = "cd x\nexport A=1\npip install y\nA=1 python3 -u -m my.own.main --a 1\nray stop\n"
+    assert "  it starts   pip install, python3 -u -m my.own.main, ray stop\n" in refusal(tmp_path, script, "run.sh")
 
 
 @pytest.mark.parametrize(

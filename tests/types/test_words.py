@@ -110,3 +110,66 @@ def test_what_is_not_installed_is_refused() -> None:
         "  from  --installed\n"
         "  help  run it where verl is, or --set framework=verl==VERSION\n"
     )
+
+
+# --- keys of frameworks -----------------------------------------------------------------------------------------------
+
+MODEL = "--model Qwen/Qwen2.5-0.5B"
+
+
+@pytest.mark.parametrize(
+    ("word", "job"),
+    [
+        ("per_device_train_batch_size=4", {"micro_batch": 4}),
+        ("gradient_accumulation_steps=2", {"accumulation": 2}),
+        ("max_length=1k", {"seq_len": 1024}),
+        ("load_in_4bit=true", {"quant.kind": "nf4", "tuning": "qlora"}),
+        ("use_peft=true", {"tuning": "lora"}),
+        ("bf16=true", {"autocast": True, "compute_dtype": "bf16"}),
+        ("torch_dtype=bfloat16", {"weights_dtype": "bf16"}),
+        ("gradient_checkpointing=false", {"recompute": "none"}),
+        ("r=8", {"lora.rank": 8}),
+        ("target_modules=all-linear", {"lora.targets": ["all-linear"]}),
+        ("gpu_memory_utilization=0.5", {"engine.fraction": 0.5}),
+        ("kv_cache_dtype=auto", {"engine.kv_dtype": None}),
+        ("tensor_parallel_size=2", {"engine.tp": 2}),
+        ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2", {"micro_batch": 2}),
+        ("actor_rollout_ref.rollout.n=8", {"group": 8}),
+        ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", {"allocator": "expandable_segments:True"}),
+    ],
+)
+def test_set_takes_the_keys_of_frameworks(word: str, job: dict[str, object]) -> None:
+    found = run(f"read {MODEL} --set {word} --json")
+    told = json.loads(found.stdout)["job"] if found.exit == 0 else {}
+    assert {path: told.get(path, "missing") for path in job} == job, found.stderr
+
+
+@pytest.mark.parametrize("word", ["learning_rate=1e-4", "use_cache=false", "trainer.logger=wandb", "lora_alpha=32"])
+def test_a_key_that_changes_no_memory_is_said_to(word: str) -> None:
+    key = word.partition("=")[0]
+    assert key in [item["path"] for item in json.loads(run(f"{SFT} {MODEL} --set {word} --json").stdout)["ineffective"]]
+
+
+@pytest.mark.parametrize(
+    ("word", "error"),
+    [
+        ("gradient_checkpointing=maybe", "error: gradient_checkpointing: 'maybe' is not true or false"),
+        ("zero_stage=2", "error: shard = zero2 is not modelled yet"),
+        ("actor_rollout_ref.hybrid_engine=False", "error: actor_rollout_ref.hybrid_engine = False is not modelled yet"),
+        ("deepspeed=x.json", "error: shard is not known"),
+        ("use_dora=true", "error: lora.dora = true is not modelled yet"),
+    ],
+)
+def test_a_key_that_is_not_modelled_is_refused_under_its_own_name(word: str, error: str) -> None:
+    found = run(f"{SFT} {MODEL} --set {word}")
+    assert found.exit == 2
+    assert found.stderr.startswith(error)
+    assert f"--set  {word.partition('=')[0]}" in found.stderr
+
+
+def test_a_job_file_takes_them_too() -> None:
+    text = "model: Qwen/Qwen2.5-0.5B\nalgorithm: sft\ngpu: l4\nseq_len: 512\n"
+    text += "per_device_train_batch_size: 4\nlearning_rate: 1e-4\n"
+    found = json.loads(run("check - --json", text).stdout)
+    assert found["job"]["micro_batch"] == 4
+    assert [item["path"] for item in found["ineffective"]] == ["learning_rate"]

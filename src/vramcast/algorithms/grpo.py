@@ -1,6 +1,7 @@
 """Group-relative policy optimisation: a policy generates groups of responses, is scored, and learns from them.
 
 All roles live on one group of GPUs, but for an engine that has its own: of that only the weights it is sent are here.
+Without an engine (`engine.kind=none`) responses come from elsewhere.
 Rewards come from rules: they hold no GPU memory and have no phase here.
 """
 
@@ -13,17 +14,17 @@ from vramcast.algorithms.table import LOAD, Algorithm, Instant, Modes, Phase, ge
 
 def _roles(modes: Modes) -> tuple[str, ...]:
     reference = ("reference",) if modes.reference == "copy" else ()
-    rollout = ("rollout",) if modes.engine not in ("none", "hf") and not modes.apart else ()
+    rollout = ("rollout",) if modes.has_engine and not modes.apart else ()
     return ("policy", *reference, *rollout)
 
 
 def _phases(modes: Modes) -> Iterator[Phase]:
     yield LOAD
-    if modes.engine in ("none", "hf"):
+    if modes.engine == "hf":
         yield generation("policy")
-    elif modes.apart:  # somebody else generates
+    elif modes.has_engine and modes.apart:  # somebody else generates
         yield Phase("sync", (Instant("weights", {}),))
-    else:
+    elif modes.has_engine:
         yield Phase("engine.start", (Instant("profiled", {"rollout": "infer"}),), when=("first",))
         yield Phase("sync", (Instant("weights", {"rollout": "held"}),))
         yield Phase("generate", (Instant("rollout", {"rollout": "generate"}),))

@@ -16,12 +16,16 @@ class Modes(Struct, frozen=True, kw_only=True):
 
     reference: str = "none"
     engine: str = "none"
-    """whose engine generates: none, hf (the trained model itself), or an engine of its own"""
+    """what generates: nothing on these GPUs (none), the trained model itself (hf), or an engine of its own"""
     apart: bool = False
     """the engine has GPUs of its own, which are no part of the group"""
     sharded: bool = False
     old_logprobs: bool = False
     """the trainer recomputes log-probabilities under the policy that generated"""
+
+    @property
+    def has_engine(self) -> bool:
+        return self.engine not in ("none", "hf")
 
 
 class Instant(Struct, frozen=True):

@@ -23,7 +23,7 @@ def allocated(job: Mapping[str, Value], counter: Counter) -> int:
     """
     origin = Origin("row")
     facts = [Fact(path, check_value(path, value, origin), origin) for path, value in job.items()]
-    answer = forecast(Understanding(facts))
+    answer = forecast(Understanding(facts), cards=False)
     if counter == "current":
         return _between_steps(answer)
     return max(process.allocated_bytes for phase in _phases(answer) for process in phase.processes)

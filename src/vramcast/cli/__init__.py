@@ -254,7 +254,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace) -> int:
-    from vramcast.estimate import resolve
+    from vramcast.estimate import ineffective, resolve
     from vramcast.readers.native import write_job
     from vramcast.report.lists import show_job
     from vramcast.report.read import understood
@@ -266,13 +266,14 @@ def _read(options: argparse.Namespace) -> int:
         print(write_job(question.job(), options.job), end="")
         return 0
     job = resolve(question)
+    without = ineffective(question, job)
     if options.json:
-        print_json(understood(job, question))
+        print_json(understood(job, question, without))
         return 0
     print(show_job(job))
     if question.no_effect:
         print(f"no effect on memory: {', '.join(item.key for item in question.no_effect)}", file=sys.stderr)
-    for item in job.ineffective:
+    for item in without:
         print(f"without effect: {item.path} = {value(item.value)}: {item.why}", file=sys.stderr)
     for item in job.unread:
         print(f"unread: {item.key}  ({item.where})", file=sys.stderr)

@@ -7,6 +7,7 @@ import sys
 
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.types.job import Fact, Origin, Understanding, check_value
+from vramcast.types.paths import is_path
 
 
 def said(options: argparse.Namespace) -> Understanding:
@@ -15,9 +16,20 @@ def said(options: argparse.Namespace) -> Understanding:
     mistakes = Mistakes()
     facts: list[Fact] = []
     machine = Understanding([])
+    words: dict[str, str] = {}
     for text in reversed(options.set):  # the last one said wins
         with mistakes.collect():
-            facts.append(_assignment(text))
+            path, raw = _assignment(text)
+            if is_path(path) or not _is_word(path):
+                facts.append(Fact(path, check_value(path, raw, Origin("--set")), Origin("--set")))
+            else:
+                words.setdefault(path, raw)
+    told = Understanding([])
+    if words:
+        from vramcast.readers.user_words import read_words
+
+        with mistakes.collect():
+            told = read_words(words, {key: Origin("--set", key) for key in words})
     for path in ("model", "gpu", "gpus"):
         raw = getattr(options, path)
         if (path, raw) == ("gpu", "auto"):
@@ -28,7 +40,7 @@ def said(options: argparse.Namespace) -> Understanding:
             with mistakes.collect():
                 origin = Origin(f"--{path}")
                 facts.append(Fact(path, check_value(path, raw, origin), origin))
-    result = Understanding(facts)
+    result = told + Understanding(facts)
     for source in options.config:
         from vramcast.readers import read_config
 
@@ -98,9 +110,15 @@ def _this_machine() -> tuple[Fact, Understanding]:
     return Fact("gpu", found.gpu.id, origin), Understanding(beside, warnings=found.warnings)
 
 
-def _assignment(text: str) -> Fact:
+def _is_word(key: str) -> bool:
+    """A key of a framework; the readers' tables are asked only for what is no path."""
+    from vramcast.readers.user_words import is_word
+
+    return is_word(key)
+
+
+def _assignment(text: str) -> tuple[str, str]:
     path, sign, raw = text.partition("=")
     if not sign:
         raise refuse(f"--set {text}: no value", use=f"--set {text}=VALUE")
-    origin = Origin("--set")
-    return Fact(path.strip(), check_value(path.strip(), raw, origin), origin)
+    return path.strip(), raw

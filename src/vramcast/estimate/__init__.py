@@ -9,21 +9,23 @@ from msgspec import structs
 from vramcast import PREDICTIONS, __version__
 from vramcast.catalog.frameworks import parse_framework
 from vramcast.catalog.gpus import usual_gpus
+from vramcast.estimate.effects import ineffective
 from vramcast.estimate.host import nodes
 from vramcast.estimate.pools import Pool, describe
 from vramcast.estimate.resolve import Resolved, resolve
 from vramcast.estimate.texts import Texts
 from vramcast.estimate.timeline import demand, timeline
 from vramcast.types.job import Fact, Origin, Understanding
-from vramcast.types.result import SCHEMA, Card, Forecast, Group, Peak, PhaseBytes, Priced, Verdict
+from vramcast.types.result import SCHEMA, Card, Forecast, Group, Ineffective, Peak, PhaseBytes, Priced, Verdict
 
-__all__ = ["Resolved", "forecast", "resolve"]
+__all__ = ["Resolved", "forecast", "ineffective", "resolve"]
 
 
 def forecast(said: Understanding, *, texts: bool = False, cards: bool = True) -> Forecast:
     """The whole answer to "will it fit", without levers.
 
-    `texts` adds formulas and figures to the terms; `cards` the verdict of every usual card, where none is named.
+    `texts` adds formulas and figures to the terms; `cards` what the job is asked once: the verdict of every usual card,
+    where none is named, and which of the values that were said have no effect.
 
     Raises:
         Refused: with every mistake of the job.
@@ -33,7 +35,8 @@ def forecast(said: Understanding, *, texts: bool = False, cards: bool = True) ->
     if texts:
         writer = Texts(job)
         phases = [writer.write(phase) for phase in phases]
-    return answer(job, phases, pool, _cards(said) if cards and not job.card_named else [])
+    without = ineffective(said, job) if cards else []
+    return answer(job, phases, pool, _cards(said) if cards and not job.card_named else [], without)
 
 
 def answer(
@@ -41,13 +44,14 @@ def answer(
     phases: list[PhaseBytes],
     pool: Pool | None,
     cards: list[Card],
+    without: list[Ineffective],
     *,
     formulas: bool = True,
     verdict: Verdict | None = None,
     warnings: Sequence[str] = (),
 ) -> Forecast:
-    """The answer that a timeline gives, of the formulas or of a trace. `verdict`: one that is known better than from
-    sums."""
+    """The answer that a timeline gives, of the formulas or of a trace. `without`: what was said and has no effect;
+    `verdict`: one that is known better than from sums."""
     capacity = capacity_of(job)
     group = Group(
         name="all",
@@ -73,7 +77,7 @@ def answer(
         assumptions=job.assumptions,
         unread=job.unread,
         ignored=job.ignored,
-        ineffective=job.ineffective,
+        ineffective=without,
         warnings=[*job.warnings, *_pool_warnings(job, pool, group), *warnings],
         levers=[],
     )
@@ -108,10 +112,10 @@ def _pool_warnings(job: Resolved, pool: Pool | None, group: Group) -> list[str]:
     if pool is None or pool.kv >= pool.least:
         return []
     engine = group.engines[0]
-    lowest = f"; raise engine.fraction to {engine.fraction_low}" if engine.fraction_low else ""
+    lowest = f"; raise engine.fraction to {engine.fraction_low}" if 0 < (engine.fraction_low or 0) <= 1 else ""
     return [
         f"the engine's pool holds {engine.kv_tokens:,} tokens, less than one sequence of {pool.longest:,}"
-        f"{lowest} or lower engine.max_len: it will not start"
+        f"{lowest}{' or' if lowest else ';'} lower engine.max_len: it will not start"
     ]
 
 
@@ -152,9 +156,12 @@ def _needs_high(phase: PhaseBytes) -> int:
 def _cards(said: Understanding) -> list[Card]:
     """The usual cards of the catalogue, the smallest first, each with its own verdict."""
     found: list[Card] = []
+    busy = said.winners().get("busy_bytes")
     for gpu in sorted(usual_gpus(), key=lambda gpu: gpu.total_bytes.value):
+        if busy is not None and isinstance(busy.value, int) and busy.value >= gpu.total_bytes.value:
+            continue  # a card that is smaller than what others hold of it
         asked = Understanding([Fact("gpu", gpu.id, Origin("catalogue")), *said.facts], missing=said.missing)
-        answer = forecast(asked)
+        answer = forecast(asked, cards=False)
         assert answer.verdict is not None
         assert answer.peak.capacity_bytes is not None
         found.append(Card(gpu.id, answer.peak.capacity_bytes, answer.peak.bytes, answer.verdict))

@@ -5,61 +5,81 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.errors import Mistakes
+from vramcast.errors import Mistake, Mistakes
+from vramcast.estimate.causes import serves
 from vramcast.memory.alloc_conf import parse
 from vramcast.models.arch import Arch
 from vramcast.types.job import Fact
 from vramcast.types.settings import ADAPTED, Settings
-from vramcast.units import divisors
+from vramcast.units import divisors, show_bytes
+
+_DEFAULT = "vramcast default"
 
 
-def check(
-    settings: Settings,
-    arch: Arch,
-    facts: Mapping[str, Fact],
-    gpu: Gpu | None,
-    warnings: list[str],
-    mistakes: Mistakes,
+def check_model(
+    settings: Settings, arch: Arch, facts: Mapping[str, Fact], warnings: list[str], mistakes: Mistakes
 ) -> set[str]:
-    """Collect mistakes and warnings about values that do not go together; gives the paths with mistakes."""
-
-    def origin(path: str) -> str:
-        return str(facts[path].origin) if path in facts else "vramcast default"
-
+    """Collect mistakes and warnings about values that do not go with the model; gives the paths with mistakes."""
+    origin = _origins(facts)
     contradicted: set[str] = set()
     heads = int(arch.dims.heads)
     for path, ranks in (("tp", settings.tp), ("engine.tp", settings.engine_tp)):
         if heads % ranks:
             _does_not_divide(path, ranks, "heads", heads, origin(path), f"{arch.name} config.json", mistakes)
             contradicted.add(path)
-    if settings.gpus > 1 and settings.algorithm == "inference":
-        mistakes.add("inference on several GPUs is not modelled yet", **{"from": origin("gpus"), "allowed": "1"})
-    if settings.gpus % (settings.shard_size or 1):
-        _does_not_divide("shard_size", settings.shard_size or 1, "gpus", settings.gpus, origin("shard_size"),
-                         origin("gpus"), mistakes)  # fmt: skip
+    _check_lora(settings, arch, origin, mistakes)
+    _check_window(settings, arch, origin, mistakes)
+    if arch.max_len and settings.seq_len > arch.max_len:
+        warnings.append(f"seq_len = {settings.seq_len:,} is longer than {arch.name} was made for ({arch.max_len:,})")
+    return contradicted
+
+
+def check(
+    settings: Settings, facts: Mapping[str, Fact], gpu: Gpu | None, warnings: list[str], mistakes: Mistakes
+) -> set[str]:
+    """Collect mistakes and warnings about values that do not go together; gives the paths with mistakes."""
+    origin = _origins(facts)
+    contradicted: set[str] = set()
+    if settings.gpus > 1 and settings.algorithm == "inference" and not serves(settings):
+        mistakes.add("inference on several GPUs is not modelled yet", **{"gpus": origin("gpus"), "allowed": "1"})
+    _check_engines(settings, origin, mistakes)
+    _check_offload(settings, origin, mistakes)
+    _check_busy(settings, gpu, origin, mistakes)
+    for path in ("shard_size", "reference.shard_size"):
+        size = facts[path].value if path in facts else None
+        if isinstance(size, int) and settings.gpus % size:
+            _does_not_divide(path, size, "gpus", settings.gpus, origin(path), origin("gpus"), mistakes)
     _check_units(settings, origin, mistakes)
     if settings.algorithm == "grpo":
         _check_group(settings, origin, mistakes)
         warnings += _group_warnings(settings)
-    _check_lora(settings, arch, origin, mistakes)
-    if settings.algorithm in ("sft", "pretrain") and settings.tuning == "frozen":
+    warnings += _cut(settings)
+    if settings.algorithm != "inference" and settings.tuning == "frozen":
         mistakes.add("tuning = frozen leaves nothing to train", **{"from": origin("tuning"), "allowed": "full, lora"})
     if settings.algorithm == "inference":
         _check_lengths(settings, origin, mistakes)
-    _check_cache(settings, arch, origin, mistakes)
-    if settings.attention == "eager" and (settings.algorithm == "inference" or settings.engine_kind == "hf"):
+    _check_cache(settings, origin, mistakes)
+    if settings.attention == "eager" and settings.engine_kind == "hf" and settings.algorithm in ("inference", "grpo"):
         mistakes.add(
             "attention = eager is modelled in training, and not yet where the model generates",
             **{"from": origin("attention"), "allowed": "flash, efficient"},
         )
         contradicted.add("attention")
     with mistakes.collect():
-        parse(settings.allocator, origin("allocator"))
-    if arch.max_len and settings.seq_len > arch.max_len:
-        warnings.append(f"seq_len = {settings.seq_len:,} is longer than {arch.name} was made for ({arch.max_len:,})")
+        parse(settings.allocator, f"{origin('allocator')}  allocator")
     if gpu is not None and not gpu.has_bf16 and "bf16" in (settings.compute_dtype, settings.weights_dtype):
         warnings.append(f"{gpu.driver_name} has no bf16 units: frameworks refuse bf16 there; set compute_dtype=fp16")
     return contradicted
+
+
+def rests_on_said(mistake: Mistake) -> bool:
+    """What does not go together are values that were said: no default is among them."""
+    return bool(mistake.context) and _DEFAULT not in mistake.context.values()
+
+
+def _origins(facts: Mapping[str, Fact]) -> Callable[[str], str]:
+    """Path -> where its value is from."""
+    return lambda path: str(facts[path].origin) if path in facts else _DEFAULT
 
 
 def _does_not_divide(
@@ -116,7 +136,7 @@ _CACHES = {"vllm": ("bf16", "fp16", "fp8"), "hf": ("int4", "int8")}
 """engine.kind -> what a cache may be kept in; vLLM's in fp32 with fp32 weights only, Transformers' where quantised"""
 
 
-def _check_cache(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+def _check_cache(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
     kind, dtype = settings.engine_kind, settings.engine_kv_dtype
     quantised = kind == "hf" and settings.engine_cache == "quantised"
     own = kind == "vllm" and dtype == settings.engine_dtype
@@ -125,7 +145,10 @@ def _check_cache(settings: Settings, arch: Arch, origin: Callable[[str], str], m
             f"engine.kv_dtype = {dtype} is no dtype of a cache with engine.kind = {kind}",
             **{"from": origin("engine.kv_dtype"), "allowed": ", ".join(_CACHES[kind])},
         )
-    if quantised and arch.sliding_layers:
+
+
+def _check_window(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    if settings.engine_kind == "hf" and settings.engine_cache == "quantised" and arch.sliding_layers:
         mistakes.add(
             f"engine.cache = quantised is for layers that see all tokens: {arch.name} has {arch.sliding_layers} that "
             f"see {arch.window}",
@@ -149,17 +172,20 @@ def _check_reference(settings: Settings, origin: Callable[[str], str], mistakes:
         )
 
 
-def _group_warnings(settings: Settings) -> Iterator[str]:
+def _cut(settings: Settings) -> Iterator[str]:
     tokens = settings.prompt_len + settings.response_len if settings.prompt_len and settings.response_len else 0
-    if settings.engine_kind == "vllm" and settings.engine_process == "server":
-        yield (
-            "engine.process = server: the engine has GPUs of its own, which are not forecast here; the answer is about "
-            f"{'the GPU that trains' if settings.gpus == 1 else f'the {settings.gpus} GPUs that train'}"
-        )
     if settings.engine_max_len and settings.engine_max_len < tokens:
         yield (
             f"engine.max_len = {settings.engine_max_len:,} is below prompt_len + response_len = {tokens:,}: "
             "longer sequences are cut or refused"
+        )
+
+
+def _group_warnings(settings: Settings) -> Iterator[str]:
+    if settings.engine_kind == "vllm" and settings.engine_process == "server":
+        yield (
+            "engine.process = server: the engine has GPUs of its own, which are not forecast here; the answer is about "
+            f"{'the GPU that trains' if settings.gpus == 1 else f'the {settings.gpus} GPUs that train'}"
         )
     prompts = settings.prompts_per_step
     if settings.mini_batch and prompts and settings.mini_batch > prompts:
@@ -168,12 +194,59 @@ def _group_warnings(settings: Settings) -> Iterator[str]:
         yield "group = 1: a group of one response has no advantage to learn from"
 
 
-def _check_group(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
-    here = settings.engine_kind == "vllm" and settings.engine_process != "server"
-    if here and settings.gpus % settings.engine_tp:
-        _does_not_divide(
-            "engine.tp", settings.engine_tp, "gpus", settings.gpus, origin("engine.tp"), origin("gpus"), mistakes
+def _check_engines(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    """Who generates, and on how many GPUs."""
+    tp, count, kind = settings.engine_tp, settings.engine_count, settings.engine_kind
+    if settings.algorithm == "inference" and kind == "none":
+        mistakes.add(
+            "engine.kind = none: nothing would generate", **{"from": origin("engine.kind"), "allowed": "hf, vllm"}
         )
+    if settings.algorithm not in ("inference", "grpo") or kind != "vllm" or _elsewhere(settings):
+        return
+    if settings.gpus % tp:
+        _does_not_divide("engine.tp", tp, "gpus", settings.gpus, origin("engine.tp"), origin("gpus"), mistakes)
+    elif count is not None and count * tp > settings.gpus:
+        mistakes.add(
+            f"engine.count = {count} engines of {tp} GPUs each are more than gpus = {settings.gpus}",
+            **{"engine.count": origin("engine.count"), "engine.tp": origin("engine.tp"), "gpus": origin("gpus"),
+               "allowed": f"at most {settings.gpus // tp}"},
+        )  # fmt: skip
+    if settings.algorithm == "inference" and settings.engine_sleep != "none":
+        mistakes.add(
+            f"engine.sleep = {settings.engine_sleep} is modelled beside a trainer, and not yet where nothing trains",
+            **{"from": origin("engine.sleep"), "modelled": "none"},
+        )
+
+
+def _check_offload(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    """What waits on the host does so between phases: a step on the host, or weights streamed from it, is another
+    thing."""
+    homes = {"offload.weights": settings.offload_weights}
+    if settings.algorithm != "inference":
+        homes["offload.optimizer"] = settings.offload_optimizer
+    for path, home in homes.items():
+        if home != "none" and settings.algorithm != "grpo":
+            mistakes.add(
+                f"{path} = {home} is not modelled yet with algorithm = {settings.algorithm}",
+                **{"from": origin(path), "modelled": "with algorithm = grpo, between its phases"},
+            )
+
+
+def _check_busy(settings: Settings, gpu: Gpu | None, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    if gpu is not None and settings.busy_bytes >= gpu.total_bytes.value:
+        mistakes.add(
+            f"busy_bytes = {show_bytes(settings.busy_bytes)}: other processes cannot hold that much of {gpu.id}",
+            **{"busy_bytes": origin("busy_bytes"), "allowed": f"less than {show_bytes(gpu.total_bytes.value)}"},
+        )
+
+
+def _elsewhere(settings: Settings) -> bool:
+    """The engine has GPUs of its own."""
+    return settings.algorithm == "grpo" and settings.engine_process == "server"
+
+
+def _check_group(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    here = settings.engine_kind == "vllm" and not _elsewhere(settings)
     if here and settings.engine_fraction is None and settings.engine_kv_bytes is None:
         mistakes.add("engine.fraction is not known", help="--set engine.fraction=0.5")
     _check_reference(settings, origin, mistakes)

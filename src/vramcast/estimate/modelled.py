@@ -3,17 +3,16 @@ is a framework's default. Each step of the project takes entries away."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from vramcast.algorithms import ALGORITHMS
 from vramcast.catalog.optimizers import optimizers, refused
 from vramcast.errors import Mistakes
+from vramcast.estimate.causes import absent, is_of_role
 from vramcast.types.job import Fact
-from vramcast.types.paths import PATHS, Value, find
-from vramcast.types.recipe import Recipe
-from vramcast.types.result import Ineffective
-from vramcast.types.settings import ADAPTED, Settings
+from vramcast.types.paths import Path, find, show_value
+from vramcast.types.settings import Settings
 
 _TRAINING = (
     "tuning", "weights_dtype", "compute_dtype", "autocast", "optimizer", "optimizer.impl", "micro_batch",
@@ -35,7 +34,8 @@ USED: dict[str, tuple[str, ...]] = {
     "grpo": (*_TRAINING, *_GROUP),
     "inference": (
         "framework", "algorithm", "weights_dtype", "micro_batch", "seq_len", "prompt_len", "attention", "engine.kind",
-        "engine.cache", "gpus", "quant.kind",
+        "engine.cache", "gpus", "quant.kind", "engine.fraction", "engine.max_len", "engine.tp", "engine.dtype",
+        "engine.eager",
     ),
 }  # fmt: skip
 """Paths that an algorithm's forecast reads: the ones listed as assumptions."""
@@ -96,144 +96,45 @@ Also: TypeAlias = Mapping[str, tuple[Any, ...]]
 NOTHING_MORE: Also = {}
 
 
-def is_modelled(path: str, value: Value, also: Also = NOTHING_MORE) -> bool:
-    if value in also.get(path, ()):
-        return True
-    known = _KNOWN.get(path, (PATHS[path].default,))
-    return known is None or value in known or value == PATHS[path].default
-
-
-def _unknown_roles(filled: Mapping[str, Fact], also: Also) -> set[str]:
-    """Roles that are refused as a whole, with the paths that say that they are there."""
-    kinds = {role: filled.get(f"{role}.kind") for role in ("critic", "reward", "teacher")}
-    found = {role for role, fact in kinds.items() if fact and not is_modelled(f"{role}.kind", fact.value, also)}
-    algorithm = filled.get("algorithm")
-    if algorithm is not None and not is_modelled("algorithm", algorithm.value, also):
-        found |= {"critic", "critic.kind", "reward", "reward.kind"}
-    return found
+_COPIED = ("model", "quant.")
+"""what a role cannot have for itself yet: its model and how that is packed are the policy's"""
 
 
 def not_modelled(
     asked: Mapping[str, Fact],
     filled: Mapping[str, Fact],
+    settings: Settings,
     warnings: list[str],
     mistakes: Mistakes,
     also: Also = NOTHING_MORE,
+    *,
+    alone: bool = False,
 ) -> None:
-    """Refuse what the user set, warn of what a framework set."""
-    unknown_roles = _unknown_roles(filled, also)
+    """Refuse what the user set, warn of what a framework set; neither where the job has nothing for a path. `alone`:
+    FSDP wraps a model on one GPU too."""
+    algorithms = (*(_KNOWN["algorithm"] or ()), *also.get("algorithm", ()))
     for name, fact in filled.items():
         role, path = find(name)
-        if is_modelled(path.name, fact.value, also) and role in ("", "policy", "reference"):
+        if role == "policy":
+            mistakes.add(f"{name}: what is the policy's has no prefix", **{"from": str(fact.origin), "use": path.name})
             continue
-        if name in unknown_roles or (role in unknown_roles and f"{role}.kind" != name):
-            continue  # what brings the role is refused, and one cause is said once
-        text = f"{name} = {_shown(fact.value)} is not modelled yet"
+        if settings.algorithm not in algorithms and name in ("critic.kind", "reward.kind"):
+            continue  # the algorithm that brings the role is refused, and one cause is said once
+        known = _known(name, path, settings, also)
+        if known is None or fact.value in (*known, path.default) or absent(name, settings, alone=alone):
+            continue
+        text = f"{name} = {show_value(fact.value)} is not modelled yet"
         if name in asked:
             why = refused().get(str(fact.value), "") if path.name == "optimizer" else ""
-            context = {"from": str(fact.origin), "why": why, "modelled": _modelled_values(path.name, also)}
+            context = {"from": str(fact.origin), "why": why, "modelled": ", ".join(map(show_value, known))}
             mistakes.add(text, **context, help=_HELP.get(path.name, ""))
         else:
             warnings.append(f"{text} ({fact.origin}): its effect is left out")
 
 
-def _modelled_values(path: str, also: Also) -> str:
-    known = (*(_KNOWN.get(path, (PATHS[path].default,)) or ()), *also.get(path, ()))
-    return ", ".join(_shown(value) for value in known)
-
-
-def _shown(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
-
-
-_WITHOUT_LORA = "only with tuning=lora or qlora"
-_NO_TRAINING = "nothing trains in inference"
-_OF_TRAINING = (
-    "optimizer", "accumulation", "recompute", "loss", "tuning", "labelled_frac", "state_dtype", "autocast", "packing",
-    "padding", "lora",
-)  # fmt: skip
-_OF_PACKING = ("quant.double", "quant.storage", "quant.bits", "quant.group")
-_OF_GROUPS = ("group", "prompts_per_step", "mini_batch", "grpo.variant")
-_OF_GENERATE = ("engine.kind", "engine.cache", "engine.kv_dtype")
-_RULES: tuple[tuple[Callable[[str], bool], Callable[[Settings], bool], str], ...] = (
-    (lambda path: path.startswith("lora."), lambda job: job.tuning not in ADAPTED, _WITHOUT_LORA),
-    (
-        lambda path: path.partition(".")[0] in _OF_TRAINING,
-        lambda job: job.algorithm == "inference",
-        _NO_TRAINING,
-    ),
-    (
-        lambda path: path.startswith("engine.") or path in ("prompt_len", "response_len"),
-        lambda job: job.algorithm not in ("inference", "grpo"),
-        "this algorithm does not generate",
-    ),
-    (
-        lambda path: path.startswith("engine.") and path not in _OF_GENERATE,
-        lambda job: job.engine_kind != "vllm",
-        "only with engine.kind=vllm",
-    ),
-    (lambda path: path == "engine.cache", lambda job: job.engine_kind != "hf", "only with engine.kind=hf"),
-    (
-        lambda path: path == "engine.kv_dtype",
-        lambda job: job.engine_kind == "hf" and job.engine_cache != "quantised",
-        "Transformers keeps the model's dtype, unless engine.cache=quantised",
-    ),
-    (lambda path: path == "quant.kind", lambda job: job.quant_kind == "none", "nothing is packed"),
-    (
-        lambda path: path.startswith("quant.") and path != "quant.kind",
-        lambda job: job.quant_kind == "none",
-        "only with packed weights",
-    ),
-    (
-        lambda path: path == "quant.double",
-        lambda job: job.quant_kind not in ("nf4", "fp4"),
-        "only with quant.kind=nf4 or fp4",
-    ),
-    (
-        lambda path: path in _OF_GROUPS or path.startswith(("logprob.", "reference.", "reward.")),
-        lambda job: job.algorithm != "grpo",
-        "only with algorithm=grpo",
-    ),
-    (
-        lambda path: path.startswith("reference.") and path != "reference.kind",
-        lambda job: job.reference_kind != "copy",
-        "only with reference.kind=copy",
-    ),
-    (lambda path: path == "logprob.chunk", lambda job: job.logprob_entropy != "chunked",
-     "only with logprob.entropy=chunked"),
-    (
-        lambda path: path.startswith("logprob.") and path != "logprob.source",
-        lambda job: job.logprob_source == "engine",
-        "only with logprob.source=trainer",
-    ),
-    (lambda path: path in ("shard", "shard_size", "wrap"), lambda job: job.gpus == 1, "only with several GPUs"),
-    (lambda path: path in ("shard_size", "wrap"), lambda job: job.shard == "none", "only with shard=fsdp1 or fsdp2"),
-    (lambda path: path == "host_bytes", lambda job: not _uses_host(job), "nothing of this job is on the host"),
-)  # fmt: skip
-
-
-def _uses_host(job: Settings) -> bool:
-    return "cpu" in (job.offload_weights, job.offload_optimizer) or job.engine_sleep == "1"
-
-
-def ineffective(
-    asked: Mapping[str, Fact], settings: Settings, packed: str, recipe: Recipe | None = None
-) -> list[Ineffective]:
-    """Values the user set that change nothing in this job; `packed`: how the checkpoint itself is, if it is."""
-    changed = [(name, fact) for name, fact in asked.items() if fact.value != find(name)[1].default]
-    reasons = [(name, fact, without_effect(name, settings, recipe)) for name, fact in changed]
-    found = [Ineffective(name, fact.value, why) for name, fact, why in reasons if why]
-    if packed:
-        why = f"the checkpoint is packed already: {packed}"
-        found += [Ineffective(name, fact.value, why) for name, fact in changed if name in _OF_PACKING]
-    length = asked.get("seq_len")
-    if settings.algorithm == "grpo" and length is not None and length.value != settings.seq_len:
-        found.append(Ineffective("seq_len", length.value, "a sequence is prompt_len + response_len"))
-    return found
-
-
-def without_effect(path: str, settings: Settings, recipe: Recipe | None = None) -> str:
-    """Why a path changes nothing in this job; empty when it does."""
-    if recipe is not None and recipe.fsdp_alone and path in ("shard", "wrap") and settings.gpus == 1:
-        return ""
-    return next((why for concerns, applies, why in _RULES if concerns(path) and applies(settings)), "")
+def _known(name: str, path: Path, settings: Settings, also: Also) -> tuple[Any, ...] | None:
+    """Values that are modelled; None: any."""
+    if is_of_role(name) and path.name.startswith(_COPIED):
+        return (getattr(settings, path.attribute),)
+    known = _KNOWN.get(path.name, (path.default,))
+    return None if known is None else (*known, *also.get(path.name, ()))

@@ -33,14 +33,22 @@ def check_packing(
             **{"tuning": tuning, "quant.kind": origin, "allowed": ", ".join(TRAINED)},
         )
     elif kind != "none":
-        _check_training(settings, own, origin, tuning, mistakes)
+        algorithm = str(facts["algorithm"].origin) if "algorithm" in facts else ""
+        _check_training(settings, own, origin, tuning, algorithm, mistakes)
         group = facts.get("quant.group") if own is None else None
+        if own is None and settings.quant_kind == "mxfp4":
+            mistakes.add(
+                f"quant.kind = mxfp4 packs the experts of a model, and {arch.name} has none",
+                **{"from": origin, "allowed": "another kind, or none"},
+            )
         with mistakes.collect():
             _check_group(settings, arch, own, str(group.origin) if group is not None else origin)
     return {"quant.kind", "tuning"} if len(mistakes.found) > before else set()
 
 
-def _check_training(settings: Settings, own: Quantisation | None, origin: str, tuning: str, mistakes: Mistakes) -> None:
+def _check_training(
+    settings: Settings, own: Quantisation | None, origin: str, tuning: str, algorithm: str, mistakes: Mistakes
+) -> None:
     kind = settings.quant_kind
     if settings.algorithm == "inference":
         return
@@ -49,7 +57,7 @@ def _check_training(settings: Settings, own: Quantisation | None, origin: str, t
         allowed += ["quant.kind = none"] if own is None else []
         mistakes.add(
             f"packed weights do not train: quant.kind = {kind} with tuning = {settings.tuning}",
-            **{"quant.kind": origin, "tuning": tuning, "allowed": ", or ".join(allowed),
+            **{"quant.kind": origin, "tuning": tuning, "algorithm": algorithm, "allowed": ", or ".join(allowed),
                "help": _PLAIN if own is not None else ""},
         )  # fmt: skip
     elif kind not in TRAINED:
@@ -60,7 +68,7 @@ def _check_training(settings: Settings, own: Quantisation | None, origin: str, t
     elif settings.shard != "none" and settings.gpus > 1:
         mistakes.add(
             f"shard = {settings.shard} of packed weights is not modelled yet",
-            **{"quant.kind": origin, "modelled": "shard = none: every GPU has all of them"},
+            **{"quant.kind": origin, "tuning": tuning, "modelled": "shard = none: every GPU has all of them"},
         )
 
 

@@ -12,12 +12,13 @@ from msgspec import Struct, structs
 from vramcast.catalog.frameworks import defaults, parse_framework, recipe, usual_framework
 from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
 from vramcast.catalog.models import ModelRow, model_config
-from vramcast.errors import Mistakes, Refused, refuse
-from vramcast.estimate.checks import check
+from vramcast.errors import Mistakes, refuse
+from vramcast.estimate.causes import absent
+from vramcast.estimate.checks import check, check_model, rests_on_said
 from vramcast.estimate.derive import derived
 from vramcast.estimate.loss_checks import check_loss
 from vramcast.estimate.measured import known_beside, what_was_measured
-from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, ineffective, not_modelled, without_effect
+from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, not_modelled
 from vramcast.estimate.packing import implied_facts
 from vramcast.estimate.packing_checks import check_packing
 from vramcast.models.arch import Arch
@@ -26,7 +27,7 @@ from vramcast.models.quant.quantisation import Quantisation
 from vramcast.types.job import Fact, Job, Origin, Understanding, settings_of
 from vramcast.types.paths import PATHS, Value, write_value
 from vramcast.types.recipe import Recipe
-from vramcast.types.result import Assumption, Ignored, Ineffective, UnreadKey
+from vramcast.types.result import Assumption, Ignored, UnreadKey
 from vramcast.types.settings import Settings
 
 QUANTISED = ("quantization_config", "compression_config")
@@ -52,7 +53,6 @@ class Resolved(Struct, frozen=True, kw_only=True):
     assumptions: list[Assumption]
     unread: list[UnreadKey]
     ignored: list[Ignored]
-    ineffective: list[Ineffective]
     warnings: list[str]
 
     def role(self, role: str) -> Settings:
@@ -79,26 +79,15 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         gpu = find_gpu(str(asked["gpu"].value)) if "gpu" in asked and asked["gpu"].value else None
     with mistakes.collect():
         model = _model(asked, programs) if "model" in asked else None
-    try:
-        framework = _framework(asked)
-    except Refused as refused:
-        raise Refused([*mistakes.found, *refused.mistakes]) from None
-    own = model.quantisation if model is not None else None
+    framework = _framework(asked, mistakes)
+    arch, own = (model.arch, model.quantisation) if model is not None else (None, None)
     implied = {fact.path: fact for fact in implied_facts(asked, own, model.row.where if model is not None else "")}
-    filled, warnings = _with_framework({**implied, **asked}, framework)
-    contradicted: set[str] = set()
-    if model is not None:
-        filled = derived(filled, model.arch, gpu)
-        settings, release = settings_of(_values(filled)), parse_framework(str(filled["framework"].value))
-        contradicted = check(settings, model.arch, filled, gpu, warnings, mistakes)
-        contradicted |= check_packing(settings, model.arch, own, filled, mistakes)
-        behaves = recipe(release.name, release.version, _complete(settings))
-        contradicted |= check_loss(settings, behaves, filled, mistakes)
-        if not also and behaves.cross_entropy == "flash" and settings.logprob_entropy in ("compiled", "eager"):
-            also = {"entropy": ("grad",)}
-        also = {**also, **known_beside(model.arch)}
-    left = {path: fact for path, fact in filled.items() if path not in contradicted}
-    not_modelled(asked, left, warnings, mistakes, also)
+    warnings: list[str] = []
+    filled = {**implied, **asked}
+    if framework is not None:
+        filled = _with_framework(filled, framework, warnings)
+        filled = derived(filled, arch, gpu)
+    _check(asked, filled, model, gpu, warnings, mistakes, also, complete=framework is not None)
     mistakes.done()
     assert model is not None  # a job without a model was a mistake
     settings = settings_of(_values(filled))
@@ -118,10 +107,6 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         assumptions=[*_stands_for(model.row), *_assumptions(asked, filled, settings, behaviour)],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
-        ineffective=[
-            *ineffective(asked, settings, own.label if own is not None else "", behaviour),
-            *(Ineffective(each.key, each.value, each.why) for each in said.idle),
-        ],
         warnings=[*said.warnings, *warnings, *what_was_measured(model.arch)],
     )
 
@@ -140,21 +125,63 @@ def _values(facts: Mapping[str, Fact]) -> dict[str, Value]:
     return {path: fact.value for path, fact in facts.items()}
 
 
-def _framework(asked: Mapping[str, Fact]) -> Fact:
+def _framework(asked: Mapping[str, Fact], mistakes: Mistakes) -> Fact | None:
+    """The framework that was said, or the one of the job's kind; None if there is no such framework or version."""
     if "framework" in asked and asked["framework"].value:
-        parse_framework(str(asked["framework"].value))
-        return asked["framework"]
+        before = len(mistakes.found)
+        with mistakes.collect():
+            parse_framework(str(asked["framework"].value))
+        return asked["framework"] if len(mistakes.found) == before else None
     release = parse_framework(usual_framework(asked))
     return Fact("framework", f"{release.name}=={release.version}", Origin("no config: the newest rows of its kind"))
 
 
-def _with_framework(asked: Mapping[str, Fact], framework: Fact) -> tuple[dict[str, Fact], list[str]]:
+def _with_framework(asked: Mapping[str, Fact], framework: Fact, warnings: list[str]) -> dict[str, Fact]:
     release = parse_framework(str(framework.value))
     filled = {**asked, "framework": framework}
     algorithm = asked["algorithm"].value if "algorithm" in asked else "sft"
     for fact in defaults(release.name, release.version, str(algorithm), _values(filled)):
         filled.setdefault(fact.path, fact)
-    return filled, [release.warning] if release.warning else []
+    warnings += [release.warning] if release.warning else []
+    return filled
+
+
+def _check(
+    asked: Mapping[str, Fact],
+    filled: Mapping[str, Fact],
+    model: _Model | None,
+    gpu: Gpu | None,
+    warnings: list[str],
+    mistakes: Mistakes,
+    also: Also,
+    *,
+    complete: bool,
+) -> None:
+    """Collect what does not go together, and what is not modelled of the rest.
+
+    Where the framework is not known (not `complete`) its defaults are not either: what does not go with one of them is
+    no mistake yet.
+    """
+    settings = settings_of(_values(filled))
+    found = Mistakes()
+    contradicted: set[str] = set()
+    if model is not None:
+        contradicted = check_model(settings, model.arch, filled, warnings, found)
+    contradicted |= check(settings, filled, gpu, warnings, found)
+    if model is not None:
+        contradicted |= check_packing(settings, model.arch, model.quantisation, filled, found)
+    behaviour = Recipe()
+    if complete:
+        name, version, _ = parse_framework(str(filled["framework"].value))
+        behaviour = recipe(name, version, _complete(settings))
+        contradicted |= check_loss(settings, behaviour, filled, found)
+        if not also and behaviour.cross_entropy == "flash" and settings.logprob_entropy in ("compiled", "eager"):
+            also = {"entropy": ("grad",)}
+    if model is not None:
+        also = {**also, **known_beside(model.arch)}
+    mistakes.found += [mistake for mistake in found.found if complete or rests_on_said(mistake)]
+    left = {path: fact for path, fact in filled.items() if path not in contradicted}
+    not_modelled(asked, left, settings, warnings, mistakes, also, alone=behaviour.fsdp_alone)
 
 
 class _Model(NamedTuple):
@@ -229,7 +256,7 @@ def _assumptions(
         if path not in asked
         and path in used
         and values[path] is not None
-        and not without_effect(path, settings, behaviour)
+        and not absent(path, settings, alone=behaviour.fsdp_alone)
     ]
 
 

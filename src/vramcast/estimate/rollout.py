@@ -9,6 +9,7 @@ import msgspec
 from msgspec import structs
 
 from vramcast.catalog.gpus import Gpu
+from vramcast.estimate.causes import serves
 from vramcast.estimate.lengths import rollout_sequences, total_len
 from vramcast.estimate.resolve import Resolved
 from vramcast.memory.seat import Engine, Seat
@@ -37,7 +38,7 @@ def _batch(gpu: Gpu) -> _Batch:
 def engine_seat(job: Resolved, base: Seat) -> Seat:
     """The seat of one rank of the engine, in the trainer's process or its own."""
     settings = job.settings
-    own = settings.engine_process == "own"
+    own = settings.engine_process == "own" or serves(settings)
     return structs.replace(
         base,
         process=ENGINE if own else TRAINER,

@@ -139,7 +139,7 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         loss="fused" if fused else "full",
         attention=settings.attention or "flash",
         one_sequence=sequences == 1,
-        caches=settings.algorithm == "inference" or settings.engine_kind == "hf",
+        caches=settings.engine_kind == "hf",
         cache=settings.engine_cache,
         cache_dtype=(settings.engine_kv_dtype or "int4") if settings.engine_cache == "quantised" else "",
         recipe=job.recipe,

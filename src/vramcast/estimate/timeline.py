@@ -12,6 +12,7 @@ from vramcast.estimate.pools import KV, Pool, holds_pool, pool_term, size_pool
 from vramcast.estimate.resolve import Resolved
 from vramcast.estimate.seats import Seats, is_sharded
 from vramcast.memory import terms as _declared
+from vramcast.memory.alloc_conf import parse
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Reading, read
 from vramcast.types.result import PhaseBytes, ProcessBytes, TermBytes
@@ -70,18 +71,25 @@ def _algorithm(job: Resolved) -> Algorithm:
 
 def timeline(job: Resolved) -> Timeline:
     """Every instant of the first run of the loop and of a later one, on one of its GPUs."""
+    found = list(instants(job))
+    expandable = parse(job.settings.allocator).expandable_segments
+    phases = [phase for phase, _ in found]
+    kept = with_kept_blocks(phases, spread_of(job, expandable=expandable), expandable=expandable)
+    return Timeline(kept, found[-1][1])
+
+
+def instants(job: Resolved) -> Iterator[tuple[PhaseBytes, Pool | None]]:
+    """The instants one by one, each with the engine's pool if it has started; without what earlier ones leave
+    reserved."""
     makers = [Seats(job, role) for role in roles_of(job)]
     pool: Pool | None = None
-    phases: list[PhaseBytes] = []
     for moment in moments(job):
         seats = [maker.seat(*moment) for maker in makers]
         readings = [(seat, read(seat)) for seat in seats]
         for seat, found in readings:
             if moment.phase.name == "engine.start" and seat.engine is not None:
                 pool = size_pool(job, seat, found)
-        phases.append(_phase(moment, readings, pool))
-    expandable = makers[0].base.expandable
-    return Timeline(with_kept_blocks(phases, spread_of(job, expandable=expandable), expandable=expandable), pool)
+        yield _phase(moment, readings, pool), pool
 
 
 def _phase(moment: Moment, readings: list[tuple[Seat, list[Reading]]], pool: Pool | None) -> PhaseBytes:

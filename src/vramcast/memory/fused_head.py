@@ -181,8 +181,9 @@ class FusedHead(Attention):
 
     def _mean_of(self, *scores: Tensor) -> Tensor:
         """The loss: a number made of log-probabilities, and of what else there is of each token."""
-        loss = self.tape.empty("loss", 1, 1, "fp32")
-        self.tape.node(loss, scores, [], lambda gradient: [self.tape.like(each, "score gradient") for each in scores])
+        tape = self.tape
+        loss = tape.empty("loss", 1, 1, "fp32")
+        tape.node(loss, scores, [], lambda gradient: [tape.like(each, "log-probability gradient") for each in scores])
         self.drop(*scores)
         return loss
 

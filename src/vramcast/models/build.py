@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct
 
 from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.models import decoder
 from vramcast.models.arch import Arch, Block
-from vramcast.models.fields import most, wrong_count
+from vramcast.models.fields import class_names, most, wrong_count
 from vramcast.models.program import Dims
 from vramcast.models.types import family_of, unknown_type
 
@@ -127,10 +127,7 @@ def has_head(config: Mapping[str, Any], source: str, heads: tuple[str, ...] = _A
     Raises:
         Refused: the classes are no list of names.
     """
-    named: Any = config.get("architectures")
-    classes = cast("list[Any]", named) if isinstance(named, list) else []
-    if (named is not None and named is not classes) or not all(isinstance(one, str) for one in classes):
-        raise refuse(f"architectures must be a list of names, not {named!r}", **{"from": source})
+    classes = class_names(config, source)
     return not classes or any(name.endswith(heads) for name in classes)
 
 

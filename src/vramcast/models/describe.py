@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from msgspec import structs
 
-from vramcast.models.fields import Fields, type_defaults
+from vramcast.models.fields import Fields, class_names, type_defaults
 from vramcast.models.layout import Blocks, Layout
 from vramcast.models.neutral import is_neutral
 from vramcast.models.types import family_of, row_of, unknown_type
@@ -25,9 +25,10 @@ def build_layout(name: str, config: dict[str, Any], source: str) -> Layout:
     model_type = str(config.get("model_type") or "")
     if model_type not in family_of():
         raise unknown_type(model_type, source)
+    classes = class_names(config, source)
     fields = Fields(config, source, type_defaults(model_type))
     row = row_of(model_type)
-    blocks = tuple(_without_head(row.blocks(fields)) if _headless(config) else row.blocks(fields))
+    blocks = tuple(_without_head(row.blocks(fields)) if _headless(classes) else row.blocks(fields))
     _refuse_empty(fields, blocks)
     fields.mistakes.done()
     _refuse_unknown(fields, model_type)
@@ -42,10 +43,9 @@ def build_layout(name: str, config: dict[str, Any], source: str) -> Layout:
     )
 
 
-def _headless(config: dict[str, Any]) -> bool:
+def _headless(classes: list[str]) -> bool:
     """The checkpoint is the model without its head (an embedding model)."""
-    named = config.get("architectures")
-    first = str(cast("list[Any]", named)[0]) if isinstance(named, list) and named else ""
+    first = (classes or [""])[0]
     return first.endswith("Model") and not first.endswith("HeadModel")
 
 

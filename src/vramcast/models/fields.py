@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from vramcast.errors import Mistakes, near
+from vramcast.errors import Mistakes, near, refuse
 from vramcast.num import Size
 
 REQUIRED = frozenset("hidden_size num_hidden_layers num_attention_heads intermediate_size vocab_size".split())
@@ -23,6 +23,21 @@ _REPEATED = re.compile(r"(layers|n_layer|heads|n_head|depth|depths|blocks)$")
 _MOST = 1 << 10
 """of what a model repeats: the deepest has a few hundred layers, and each is looked at by itself"""
 _T = TypeVar("_T")
+
+
+def class_names(config: Mapping[str, Any], source: str) -> list[str]:
+    """The classes that a config names.
+
+    Raises:
+        Refused: `architectures` is no list of names.
+    """
+    named = config.get("architectures")
+    if named is None:
+        return []
+    found = cast("list[Any]", named) if isinstance(named, list) else []
+    if found is not named or not all(isinstance(one, str) for one in found):
+        raise refuse(f"architectures must be a list of names, not {named!r}", **{"from": source})
+    return found
 
 
 def most(name: str) -> int:

@@ -57,7 +57,7 @@ def heads(c: Fields) -> tuple[Axis, Axis, Size]:
     width = c.count("head_dim", 0)
     if not width:
         c.divides("num_attention_heads", queries, "hidden_size", hidden(c))
-        width = hidden(c) // queries
+        width = max(hidden(c) // queries, 1)
     if keys > queries:
         c.wrong(f"{c.path('num_key_value_heads')} = {keys} is more than {c.path('num_attention_heads')} = {queries}")
     else:

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from vramcast.errors import Mistakes
 from vramcast.readers.document import Document
+from vramcast.readers.user_words import is_word, read_words
 from vramcast.types.job import Fact, Job, Origin, Understanding, check_value, flatten
-from vramcast.types.paths import Value
+from vramcast.types.paths import Value, is_path
 
 Format = Literal["toml", "yaml", "json"]
 # Characters that JSON leaves as they are and that YAML or TOML may not contain.
@@ -25,13 +26,21 @@ def read_native(document: Document, name: str) -> Understanding:
     """
     mistakes = Mistakes()
     facts: list[Fact] = []
+    words: dict[str, object] = {}
+    origins: dict[str, Origin] = {}
     for path, raw in flatten(document.content):
         line = document.lines.get(path)
         origin = Origin(f"{name}:{line}" if line else name, path)
         with mistakes.collect():
-            facts.append(Fact(path, check_value(path, raw, origin), origin))
+            if is_path(path) or not is_word(path):
+                facts.append(Fact(path, check_value(path, raw, origin), origin))
+            else:
+                words[path], origins[path] = raw, origin
+    told = Understanding([])
+    with mistakes.collect():
+        told = read_words(words, origins)
     mistakes.done()
-    return Understanding(facts)
+    return Understanding(facts) + told
 
 
 def write_job(job: Job, format: Format) -> str:

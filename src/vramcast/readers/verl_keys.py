@@ -9,16 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from vramcast.readers.trl_keys import Convert, names, one_of
+from vramcast.types import words
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 MODEL, REF = "actor_rollout_ref.model.", "actor_rollout_ref.ref."
 FSDP = f"{ACTOR}fsdp_config."
 
-DTYPES = {
-    **dict.fromkeys(("bf16", "bfloat16", "torch.bfloat16"), "bf16"),
-    **dict.fromkeys(("fp16", "float16", "half", "torch.float16"), "fp16"),
-    **dict.fromkeys(("fp32", "float32", "float", "torch.float32"), "fp32"),
-}
+DTYPES = {word: dtype for word, dtype in words.DTYPES.items() if dtype != "fp8"}
 _dtype = one_of(DTYPES)
 
 

@@ -24,8 +24,8 @@ class Understood(Struct, frozen=True, kw_only=True):
     warnings: list[str]
 
 
-def understood(job: Resolved, question: Understanding) -> Understood:
-    """The job as the readers and defaults made it of a question."""
+def understood(job: Resolved, question: Understanding, without: list[Ineffective]) -> Understood:
+    """The job as the readers and defaults made it of a question; `without`: what was said and has no effect."""
     return Understood(
         schema=SCHEMA,
         job=job.job.to_file(),
@@ -33,7 +33,7 @@ def understood(job: Resolved, question: Understanding) -> Understood:
         assumptions=job.assumptions,
         unread=job.unread,
         ignored=job.ignored,
-        ineffective=job.ineffective,
+        ineffective=without,
         no_effect=[UnreadKey(item.key, item.where) for item in question.no_effect],
         warnings=job.warnings,
     )

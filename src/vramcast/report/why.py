@@ -107,9 +107,10 @@ def _work(known: dict[str, Value]) -> Iterator[str]:
         yield f"batch {_count(micro)}"
     else:
         yield f"micro-batch {_count(micro)}" + (f" × {_count(accumulation)} accumulated" if accumulation != 1 else "")
-    if known.get("algorithm") == "grpo":
-        yield f"prompt {_count(known.get('prompt_len'))} + response {_count(known.get('response_len'))} tokens"
-        yield f"{_count(known.get('group', 1))} a prompt"
+    prompt, response = known.get("prompt_len"), known.get("response_len")
+    if known.get("algorithm") == "grpo" or (known.get("algorithm") == "inference" and prompt and response):
+        yield f"prompt {_count(prompt)} + response {_count(response)} tokens"
+        yield f"{_count(known.get('group', 1))} a prompt" if known.get("algorithm") == "grpo" else ""
     else:
         yield f"{'packs' if known.get('packing') is True else 'sequences'} of {_count(known.get('seq_len'))} tokens"
 

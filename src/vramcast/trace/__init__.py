@@ -9,6 +9,7 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.catalog.models import model_config
 from vramcast.errors import Refused, refuse
 from vramcast.estimate import Resolved, answer, capacity_of, resolve
+from vramcast.estimate.effects import untouched
 from vramcast.memory.alloc_conf import AllocatorSettings, parse
 from vramcast.trace.cache import Cache
 from vramcast.trace.component import Component
@@ -57,7 +58,10 @@ def trace(
     settings = parse(job.settings.allocator, "allocator")
     recording = record(question, child, tell=tell, cache=cache)
     judged = judge(recording, settings, job.gpu, capacity_of(job))
-    told = answer(job, judged.phases, None, [], formulas=False, verdict=judged.verdict, warnings=judged.warnings)
+    without = untouched(said, job, ALSO)
+    told = answer(
+        job, judged.phases, None, [], without, formulas=False, verdict=judged.verdict, warnings=judged.warnings
+    )
     return Traced(job, question, judged, told)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
-from vramcast.errors import Mistake, Mistakes, Refused, refuse
+from vramcast.errors import Mistake, Mistakes, Refused, bounded, refuse
 from vramcast.types.paths import PATHS, Value, find, read_value, write_value
 from vramcast.types.settings import Settings
 
@@ -23,6 +23,11 @@ class Origin(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.where}  {self.key}" if self.key else self.where
 
+    @property
+    def is_default(self) -> bool:
+        """Nobody said it: a reader added a default of the framework."""
+        return not self.key and (" default (" in self.where or self.where.startswith("assumed"))
+
 
 class Fact(Struct, frozen=True):
     """`path = value`, and who said so."""
@@ -37,6 +42,9 @@ class Unread(Struct, frozen=True):
 
     key: str
     where: str
+
+    def __post_init__(self) -> None:
+        structs.force_setattr(self, "key", bounded(self.key))
 
 
 class Idle(Struct, frozen=True):

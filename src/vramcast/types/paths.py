@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 
 import msgspec
 
-from vramcast.errors import refuse
+from vramcast.errors import Refused, refuse
 from vramcast.types.settings import ROLES, Settings
 from vramcast.types.words import UNSET, choice, meant
 from vramcast.units import LARGEST, parse_bytes, parse_count, show_bytes
@@ -97,6 +97,15 @@ def _table() -> dict[str, Path]:
 
 
 PATHS = _table()
+
+
+def is_path(name: str) -> bool:
+    """Whether `find` knows the name, or has words of its own for it."""
+    try:
+        find(name)
+    except Refused as refused:
+        return not refused.mistakes[0].fact.startswith("unknown path")
+    return True
 
 
 def find(name: str) -> tuple[str, Path]:
@@ -189,3 +198,8 @@ def _from_text(path: Path, text: str) -> Any:
 def write_value(path: Path, value: Value) -> Value:
     """The value as a job file holds it: `read_value` gives the same value back."""
     return show_bytes(value) if path.kind == "bytes" and isinstance(value, int) else value
+
+
+def show_value(value: Value) -> str:
+    """A value in a sentence."""
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
