@@ -329,16 +329,15 @@ def test_auto_is_for_the_flag():
 
 def test_list_shows_every_card_with_marks_and_sources(capsys: pytest.CaptureFixture[str]):
     assert main(["list", "gpus"]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    table, _, legend = capsys.readouterr().out.partition("\n\n")
+    lines = {line.split()[0]: line for line in table.splitlines()}
     assert set(lines) == {"gpu", *(gpu.id for gpu in GPUS)}
-    assert lines["gpu"].split() == "gpu total nvidia-smi vendor bandwidth bf16 context sources".split()
+    columns = ["gpu", "total GiB", "nvidia-smi", "vendor GB", "GB/s", "bf16 TFLOP/s", "context GiB"]
+    assert re.split(r" {2,}", lines["gpu"]) == columns
     shown = re.split(r" {2,}", lines["h100-sxm-80gb"])
-    assert shown[:7] == [
-        "h100-sxm-80gb", "79.19 GiB measured", "79.65 GiB measured", "80 GB vendor", "3,350 GB/s vendor",
-        "989 TFLOP/s vendor", "0.51 GiB measured",
-    ]  # fmt: skip
-    assert "vllm-project/vllm#10511" in shown[7]
-    assert re.split(r" {2,}", lines["b100-192gb"])[1:3] == ["178.35 GiB unsourced", "-"]
+    assert shown == ["h100-sxm-80gb", "79.19 m", "79.65 m", "80 v", "3,350 v", "989 v", "0.51 m"]
+    assert re.split(r" {2,}", lines["b100-192gb"])[1:3] == ["178.35 u", "-"]
+    assert legend == "m measured, v vendor, d derived, a assumed, u unsourced; sources: --json\n"
 
 
 def test_list_in_json_has_everything(capsys: pytest.CaptureFixture[str]):

@@ -123,7 +123,7 @@ LISTED: dict[str, tuple[Values, str, Any, str]] = {
         "FSDP's mixed precision keeps what trains in fp32"),
     "machines": (_SFT, "gpus_per_node", 4, "nothing of this job is on the host"),
     "the engine's version": (
-        _GRPO, "engine.version", "0.9.1", "the engine's terms are those of one version, whichever is named"),
+        _GRPO, "engine.version", "0.9.1", "the terms of this job are the same in the version that is assumed"),
     "tokens of a generation": (_INFERENCE, "token_budget", 4096, "generation takes micro_batch sequences"),
     "a critic where there is none": (_SFT, "critic.micro_batch", 4, "this job has no critic"),
     "a copy that does not train": (

@@ -3,6 +3,7 @@ modelled yet. The list of refusals shrinks with every step."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,10 @@ def test_a_sample_is_answered_or_not_modelled_yet(name: str, verb: str) -> None:
 def test_who_generates_is_an_assumption() -> None:
     """verl has no default for it, and does not start without."""
     found = run(f"read {SAMPLES / 'verl/kl_lora.sh'} {ASKED}")
-    (line,) = (line for line in found.stdout.splitlines() if line.startswith("engine.kind "))
-    assert line.split()[1] == "vllm"
-    assert "actor_rollout_ref.rollout.name has no default; vllm is what verl's examples name" in line
+    (row,) = re.findall(r"^engine\.kind .*(?:\n .*)*", found.stdout, re.MULTILINE)  # with the lines that go on
+    words = " ".join(row.split())
+    assert words.split()[1] == "vllm"
+    assert "actor_rollout_ref.rollout.name has no default; vllm is what verl's examples name" in words
 
 
 def test_the_lists_name_samples() -> None:

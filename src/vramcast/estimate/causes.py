@@ -85,7 +85,7 @@ _SAME: tuple[_Row, ...] = (
      "an engine takes its share of the card whatever it is asked"),
     (_of("engine."), lambda job: job.algorithm == "grpo" and job.engine_process == "server",
      "the engine has GPUs of its own, which are not forecast here"),
-    (_of("engine.version"), lambda job: True, "the engine's terms are those of one version, whichever is named"),
+    (_of("engine.version"), lambda job: True, "the terms of this job are the same in the version that is assumed"),
     (_of("engine.fraction"), lambda job: job.engine_kv_bytes is not None, "engine.kv_bytes says it"),
     (_of("engine.kv_dtype"), lambda job: job.engine_kind == "hf" and job.engine_cache != "quantised",
      "Transformers keeps the model's dtype, unless engine.cache=quantised"),
