@@ -17,7 +17,7 @@ from tests.fuzz.mutate import NUMBERS, WORDS, amount, answers, scalar, text, tre
 from vramcast.catalog.gpus import gpus
 from vramcast.catalog.models import model_config, model_names
 from vramcast.errors import Refused
-from vramcast.estimate.modelled import USED, is_modelled
+from vramcast.estimate.modelled import _KNOWN, USED
 from vramcast.memory import alloc_conf
 from vramcast.models.adapters.methods import REFUSED, facts
 from vramcast.models.build import FAMILIES
@@ -90,7 +90,8 @@ def a_known_job(random: Random) -> dict[str, Any]:
         path = find(name)[1]
         known: tuple[Any, ...] = SIZES if path.kind == "count" else path.choices or (True, False)
         if path.kind in ("choice", "flag", "count"):
-            found.setdefault(name, random.choice([one for one in known if is_modelled(path.name, one)]))
+            modelled = _KNOWN.get(path.name, (path.default,))
+            found.setdefault(name, random.choice([one for one in known if modelled is None or one in modelled]))
     return found
 
 
