@@ -6,7 +6,7 @@ import tokenize
 from pathlib import Path
 
 SOURCES = sorted((Path(__file__).parent.parent / "src").rglob("*.py"))
-BUDGET = 25_500
+BUDGET = 29_500
 """Lines of code in all of `src`. Raised only with a reason in the commit that needs it."""
 LONGEST = 400
 _SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,

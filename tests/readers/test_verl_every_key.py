@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,6 +24,11 @@ def read(values: dict[str, Any]) -> Understanding:
     return read_verl_yaml(Document({**ASKED, **values}, {}), "job.yaml")
 
 
+@cache
+def nothing_said() -> Understanding:
+    return read({})
+
+
 def silent(key: str, value: Any, version: str = NEWEST) -> bool:
     """Whether a key with a value leaves no trace: no fact, no word, no mistake, and it is not what verl has itself."""
     if key in ASKED and value == ASKED[key]:
@@ -31,7 +37,7 @@ def silent(key: str, value: Any, version: str = NEWEST) -> bool:
         with_key = read({key: value})
     except Refused as refused:
         return not any(key in str(mistake) for mistake in refused.mistakes)
-    without = read({})
+    without = nothing_said()
     version = str(with_key.winners()["framework"].value).partition("==")[2]
     if is_default(key, value, {key: value}, version):
         return False

@@ -82,7 +82,7 @@ def _exact(said: Understanding) -> tuple[Resolved | None, Forecast | None, list[
         name = said.winners()["model"].value
         return None, None, [f"{name} is a round model: no vocabulary, no MLP, no key heads to compute with"]
     try:
-        return resolve(said), forecast(said), []
+        return resolve(said), forecast(said, cards=False), []
     except Refused as error:
         return None, None, [mistake.fact for mistake in error.mistakes]
 

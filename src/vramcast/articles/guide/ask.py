@@ -51,7 +51,7 @@ def exact(job: Job) -> Forecast:
 
 @cache
 def _forecast(items: tuple[tuple[str, str], ...]) -> Forecast:
-    return forecast(said(dict(items)))
+    return forecast(said(dict(items)), cards=False)
 
 
 def rules(model: str, **values: str) -> ArticleForecast:
