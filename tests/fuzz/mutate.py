@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
 
 def amount(usual: int) -> int:
-    """How many inputs a test tries: a tenth of `usual`, or as many times `usual` as VRAMCAST_FUZZ says (`make fuzz`)."""
+    """How many inputs a test tries: a tenth of `usual`, or `usual` times VRAMCAST_FUZZ (`make fuzz`)."""
     return max(1, int(usual * float(os.environ.get("VRAMCAST_FUZZ") or 0.1)))
 
 
