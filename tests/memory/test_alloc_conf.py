@@ -234,4 +234,4 @@ def test_check_refuses_what_pytorch_would() -> None:
         "error: unknown allocator setting 'expandable_segment'",
         "error: max_split_size_mb:x is not a whole number",
     ]
-    assert "  in       --set\n  near     expandable_segments" in printed.stderr
+    assert "  in       --set  allocator\n  near     expandable_segments" in printed.stderr

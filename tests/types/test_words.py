@@ -157,7 +157,7 @@ def test_a_key_that_changes_no_memory_is_said_to(word: str) -> None:
         ("zero_stage=2", "error: shard = zero2 is not modelled yet"),
         ("actor_rollout_ref.hybrid_engine=False", "error: actor_rollout_ref.hybrid_engine = False is not modelled yet"),
         ("deepspeed=x.json", "error: shard is not known"),
-        ("use_dora=true", "error: lora.dora = true is not modelled yet"),
+        ("use_dora=true --set tuning=lora", "error: lora.dora = true is not modelled yet"),
     ],
 )
 def test_a_key_that_is_not_modelled_is_refused_under_its_own_name(word: str, error: str) -> None:
