@@ -17,8 +17,7 @@ LENGTH, BATCHED = 8192, 4096
 def _forecast(name: str) -> bool:
     """Models with a program and a head, unless packed: what the trainer does with those is another matter."""
     config = model_config(name).config
-    packed = "quantization_config" in config
-    return config.get("model_type") in FAMILIES and has_head(config, "config.json") and not packed
+    return config.get("model_type") in FAMILIES and has_head(config, name) and "quantization_config" not in config
 
 
 MODELS = [name for name in model_names() if _forecast(name)][::2]

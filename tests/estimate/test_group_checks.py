@@ -86,8 +86,9 @@ MISTAKES = {
     "inference on several GPUs": (
         "check --model Qwen/Qwen2.5-7B --set algorithm=inference --gpus 4",
         "error: inference on several GPUs is not modelled yet\n"
-        "  gpus     --gpus\n"
-        "  allowed  1",
+        "  algorithm  --set\n"
+        "  gpus       --gpus\n"
+        "  allowed    1",
     ),
     "several at once": (
         f"{GRPO} --gpus 8 --set engine.tp=3 --set group=7 --set engine.fraction=1.5 --set reference.kind=swapped",

@@ -80,7 +80,7 @@ def _bytes(answer: Forecast) -> tuple[object, ...]:
 
 def _silent(base: Values, names: Iterator[tuple[str, Any]]) -> list[str]:
     """Values beside the job that are not answered for; `names`: paths and values."""
-    job, before = resolve(said(base)), _bytes(forecast(said(base), cards=False))
+    whole = resolve(said(base)), _bytes(forecast(said(base), cards=False))
     found: list[str] = []
     for name, value in names:
         role, path = find(name)
@@ -91,6 +91,7 @@ def _silent(base: Values, names: Iterator[tuple[str, Any]]) -> list[str]:
             if path.name not in str(refused):
                 found.append(f"{name}={value} is refused without its name: {refused.mistakes[0].fact}")
             continue
+        job, before = _without(base, name) or whole
         if after != before:
             continue
         other = resolve(question)
@@ -99,6 +100,17 @@ def _silent(base: Values, names: Iterator[tuple[str, Any]]) -> list[str]:
         if changed and not _listed(name, ineffective(question, other, [name])):
             found.append(f"{name}={value}")
     return found
+
+
+def _without(base: Values, name: str) -> tuple[Any, tuple[object, ...]] | None:
+    """The base job without a path that it says itself, where it can do without."""
+    if name not in base:
+        return None
+    question = said({path: value for path, value in base.items() if path != name})
+    try:
+        return resolve(question), _bytes(forecast(question, cards=False))
+    except Refused:
+        return None
 
 
 def _has(job: Any, role: str, path: Path) -> Value:

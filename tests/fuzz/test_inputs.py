@@ -17,14 +17,14 @@ from tests.fuzz.mutate import NUMBERS, WORDS, amount, answers, scalar, text, tre
 from vramcast.catalog.gpus import gpus
 from vramcast.catalog.models import model_config, model_names
 from vramcast.errors import Refused
-from vramcast.estimate.modelled import _KNOWN, USED
+from vramcast.estimate.modelled import USED, known_values
 from vramcast.memory import alloc_conf
 from vramcast.models.adapters.methods import REFUSED, facts
 from vramcast.models.build import FAMILIES
 from vramcast.readers.native import Format, write_job
 from vramcast.types.job import Job
 from vramcast.types.paths import PATHS, find
-from vramcast.types.settings import ROLES
+from vramcast.types.settings import ROLES, Settings
 from vramcast.units import show_bytes
 
 CARDS = [gpu.id for gpu in gpus()]
@@ -88,10 +88,11 @@ def a_known_job(random: Random) -> dict[str, Any]:
         found["framework"] = framework
     for name in random.sample(USED[algorithm], random.randrange(len(USED[algorithm]) // 2)):
         path = find(name)[1]
-        known: tuple[Any, ...] = SIZES if path.kind == "count" else path.choices or (True, False)
+        offered: tuple[Any, ...] = SIZES if path.kind == "count" else path.choices or (True, False)
         if path.kind in ("choice", "flag", "count"):
-            modelled = _KNOWN.get(path.name, (path.default,))
-            found.setdefault(name, random.choice([one for one in known if modelled is None or one in modelled]))
+            known = known_values(name, path, Settings())
+            values = [one for one in offered if known is None or one in (*known, path.default)]
+            found.setdefault(name, random.choice(values))
     return found
 
 

@@ -41,7 +41,10 @@ def check(
     origin = _origins(facts)
     contradicted: set[str] = set()
     if settings.gpus > 1 and settings.algorithm == "inference" and not serves(settings):
-        mistakes.add("inference on several GPUs is not modelled yet", **{"gpus": origin("gpus"), "allowed": "1"})
+        mistakes.add(
+            "inference on several GPUs is not modelled yet",
+            **{"algorithm": origin("algorithm"), "gpus": origin("gpus"), "allowed": "1"},
+        )
     _check_engines(settings, origin, mistakes)
     _check_offload(settings, origin, mistakes)
     _check_busy(settings, gpu, origin, mistakes)
@@ -199,7 +202,8 @@ def _check_engines(settings: Settings, origin: Callable[[str], str], mistakes: M
     tp, count, kind = settings.engine_tp, settings.engine_count, settings.engine_kind
     if settings.algorithm == "inference" and kind == "none":
         mistakes.add(
-            "engine.kind = none: nothing would generate", **{"from": origin("engine.kind"), "allowed": "hf, vllm"}
+            "engine.kind = none: nothing would generate",
+            **{"engine.kind": origin("engine.kind"), "algorithm": origin("algorithm"), "allowed": "hf, vllm"},
         )
     if settings.algorithm not in ("inference", "grpo") or kind != "vllm" or _elsewhere(settings):
         return
@@ -214,7 +218,7 @@ def _check_engines(settings: Settings, origin: Callable[[str], str], mistakes: M
     if settings.algorithm == "inference" and settings.engine_sleep != "none":
         mistakes.add(
             f"engine.sleep = {settings.engine_sleep} is modelled beside a trainer, and not yet where nothing trains",
-            **{"from": origin("engine.sleep"), "modelled": "none"},
+            **{"engine.sleep": origin("engine.sleep"), "algorithm": origin("algorithm"), "modelled": "none"},
         )
 
 

@@ -15,8 +15,7 @@ from vramcast.estimate.host import nodes
 from vramcast.estimate.modelled import NOTHING_MORE, Also
 from vramcast.estimate.pools import Pool, describe
 from vramcast.estimate.resolve import Resolved, resolve
-from vramcast.estimate.timeline import instants
-from vramcast.memory.alloc_conf import parse
+from vramcast.estimate.timeline import after_each_other, instants
 from vramcast.types.job import Fact, Understanding
 from vramcast.types.paths import Value, find, show_value
 from vramcast.types.result import Ineffective, PhaseBytes
@@ -89,12 +88,12 @@ def _same_job(path: str, one: Resolved, other: Resolved) -> bool:
 def _same_answer(one: Resolved, other: Resolved) -> bool:
     """The same bytes in every term of every instant, on the same card; the same engine and the same host memory."""
     try:
-        return _card(one) == _card(other) and nodes(one) == nodes(other) and _same_instants(one, other)
-    except Refused:  # no job without the value
+        return _card(one) == _card(other) and nodes(one) == nodes(other) and _same_timeline(one, other)
+    except Refused:  # a traced model that was saved has no answer to the other job
         return False
 
 
-def _same_instants(one: Resolved, other: Resolved) -> bool:
+def _same_timeline(one: Resolved, other: Resolved) -> bool:
     phases: list[PhaseBytes] = []
     pools: tuple[Pool | None, Pool | None] = (None, None)
     for ours, theirs in zip_longest(instants(one), instants(other)):
@@ -102,14 +101,15 @@ def _same_instants(one: Resolved, other: Resolved) -> bool:
             return False
         phases.append(ours[0])
         pools = ours[1], theirs[1]
+    if after_each_other(one, phases) != after_each_other(other, phases):
+        return False
     mine, its = pools
     return mine is None or its is None or describe(one, mine, phases) == describe(other, its, phases)
 
 
-def _card(job: Resolved) -> tuple[Gpu, bool, int, bool]:
+def _card(job: Resolved) -> tuple[Gpu, bool, int]:
     """The card, and what decides how much of it there is."""
-    settings = job.settings
-    return job.gpu, job.card_named, settings.busy_bytes, parse(settings.allocator).expandable_segments
+    return job.gpu, job.card_named, job.settings.busy_bytes
 
 
 def _value(path: str, job: Resolved) -> Value:

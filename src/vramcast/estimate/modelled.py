@@ -123,7 +123,7 @@ def not_modelled(
             continue
         if settings.algorithm not in algorithms and (role or name).split(".")[0] in ("critic", "reward"):
             continue  # the algorithm that brings the role is refused, and one cause is said once
-        known = _known(name, path, settings, also)
+        known = known_values(name, path, settings, also)
         if known is None or fact.value in (*known, path.default):
             continue
         if path.name not in _LAYOUT and absent(name, settings, alone=alone):
@@ -137,8 +137,8 @@ def not_modelled(
             warnings.append(f"{text} ({fact.origin}): its effect is left out")
 
 
-def _known(name: str, path: Path, settings: Settings, also: Also) -> tuple[Any, ...] | None:
-    """Values that are modelled; None: any."""
+def known_values(name: str, path: Path, settings: Settings, also: Also = NOTHING_MORE) -> tuple[Any, ...] | None:
+    """Values of a path that are modelled beside its default; None: any."""
     if is_of_role(name) and path.name.startswith(_COPIED):
         return (getattr(settings, path.attribute),)
     known = _KNOWN.get(path.name, (path.default,))

@@ -72,10 +72,13 @@ def _algorithm(job: Resolved) -> Algorithm:
 def timeline(job: Resolved) -> Timeline:
     """Every instant of the first run of the loop and of a later one, on one of its GPUs."""
     found = list(instants(job))
+    return Timeline(after_each_other(job, [phase for phase, _ in found]), found[-1][1])
+
+
+def after_each_other(job: Resolved, phases: list[PhaseBytes]) -> list[PhaseBytes]:
+    """The instants with what the allocator keeps of earlier ones."""
     expandable = parse(job.settings.allocator).expandable_segments
-    phases = [phase for phase, _ in found]
-    kept = with_kept_blocks(phases, spread_of(job, expandable=expandable), expandable=expandable)
-    return Timeline(kept, found[-1][1])
+    return with_kept_blocks(phases, spread_of(job, expandable=expandable), expandable=expandable)
 
 
 def instants(job: Resolved) -> Iterator[tuple[PhaseBytes, Pool | None]]:
