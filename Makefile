@@ -19,8 +19,9 @@ test: setup
 	$(BIN)/python -m pytest -n auto
 
 FUZZ ?= 1
-fuzz: setup  ## 20,000 strange inputs, of which `make test` tries a tenth; FUZZ=50 for a night. Seeded: a failure comes back
-	VRAMCAST_FUZZ=$(FUZZ) $(BIN)/python -m pytest -n auto tests/fuzz
+WALKS := tests/estimate/test_said.py tests/readers/test_verl_every_key.py
+fuzz: setup  ## 20,000 strange inputs and every value of every path, of which `make test` tries a part; FUZZ=50 for a night
+	VRAMCAST_FUZZ=$(FUZZ) VRAMCAST_ALL_VALUES=1 $(BIN)/python -m pytest -n auto tests/fuzz $(WALKS)
 
 trace: $(TRACE)/.trace  ## the tests that need torch and the frameworks, in an environment of their own; no GPU
 	$(TRACE)/bin/python -m pytest -n auto -m trace

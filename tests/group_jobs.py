@@ -26,7 +26,7 @@ VERL: Values = {
 
 
 def ask(values: Values) -> Forecast:
-    return forecast(said(values))
+    return forecast(said(values), cards=False)
 
 
 def engine_of(answer: Forecast) -> EngineBytes:

@@ -48,7 +48,7 @@ def _term(phase: PhaseBytes, name: str) -> int:
 @given(jobs)
 @thorough
 def test_terms_processes_and_phases_add_up(values: Values) -> None:
-    answer = forecast(said(values))
+    answer = forecast(said(values), cards=False)
     for phase in _phases(answer):
         processes = phase.processes
         assert sum(term.bytes for term in phase.terms) == phase.bytes
@@ -66,7 +66,7 @@ def test_terms_processes_and_phases_add_up(values: Values) -> None:
 @given(jobs)
 @thorough
 def test_a_verdict_is_what_its_interval_says(values: Values) -> None:
-    answer = forecast(said(values))
+    answer = forecast(said(values), cards=False)
     peak = answer.peak
     assert peak.capacity_bytes is not None
     assert peak.margin_bytes == peak.capacity_bytes - peak.bytes
@@ -80,7 +80,7 @@ def test_the_exit_code_is_the_verdict(values: Values) -> None:
     words = [word for path, value in values.items() for word in ("--set", f"{path}={_written(value)}")]
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         code = main(["check", *words])
-    answer = forecast(said(values))
+    answer = forecast(said(values), cards=False)
     peak = answer.peak
     assert peak.capacity_bytes is not None
     near = peak.bytes <= peak.capacity_bytes and peak.high_bytes <= 1.1 * peak.capacity_bytes
@@ -100,7 +100,7 @@ def _written(value: Any) -> str:
 @given(jobs, st.sampled_from(["micro_batch", "seq_len"]), st.integers(1, 64))
 @thorough
 def test_more_tokens_never_need_less(values: Values, path: str, more: int) -> None:
-    smaller, larger = forecast(said(values)), forecast(said({**values, path: values[path] + more}))
+    smaller, larger = forecast(said(values), cards=False), forecast(said({**values, path: values[path] + more}))
     for before, after in zip(_phases(smaller), _phases(larger), strict=True):
         assert (before.name, before.instant, before.when) == (after.name, after.instant, after.when)
         assert _allocated(before) <= _allocated(after)
@@ -120,7 +120,7 @@ def test_a_longer_run_never_kept_less(cache: str) -> None:
 @given(trainings)
 @thorough
 def test_states_exist_from_the_first_step_on(values: Values) -> None:
-    phases = _phases(forecast(said(values)))
+    phases = _phases(forecast(said(values), cards=False))
     for phase in phases:
         absent = phase.when == "first" and phase.name != "step"
         assert (_term(phase, "optimizer.state") == 0) == absent
@@ -141,7 +141,7 @@ def test_gradients_are_complete_at_the_step(values: Values) -> None:
         rows = [row for row in job.arch.block.rows if row.linear in targets]
         widths = sum(getattr(job.arch.dims, row.rows) + getattr(job.arch.dims, row.width) for row in rows)
         expected = job.arch.dims.layers * values["lora.rank"] * widths * BYTES[values["lora.dtype"]]
-    for phase in _phases(forecast(said(values))):
+    for phase in _phases(forecast(said(values), cards=False)):
         if phase.name == "step" or (phase.name, phase.instant) == ("backward", "embedding"):
             assert _term(phase, "gradients") == expected
     if not seat.accumulates:
@@ -156,7 +156,8 @@ def test_gradients_are_complete_at_the_step(values: Values) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_are_the_published_ones(name: str) -> None:
     values = {"model": name, "gpu": "h200-sxm-141gb", "weights_dtype": "bf16", "algorithm": "inference"}
-    assert {_term(phase, "weights") for phase in _phases(forecast(said(values)))} == {2 * parameters_of(name)}
+    phases = _phases(forecast(said(values), cards=False))
+    assert {_term(phase, "weights") for phase in phases} == {2 * parameters_of(name)}
 
 
 @given(st.sampled_from(MODELS), st.sampled_from([1, 2, 4, 8, 16, 32]))
@@ -188,7 +189,7 @@ def test_a_job_comes_back_from_its_file(
     file.write_text(write_job(job, format), encoding="utf-8")
     again = read_config(str(file), None)
     assert again.job() == job
-    assert forecast(again).peak == forecast(said(values)).peak
+    assert forecast(again).peak == forecast(said(values), cards=False).peak
 
 
 def _file(factory: pytest.TempPathFactory, format: str) -> Path:
@@ -199,9 +200,9 @@ def _file(factory: pytest.TempPathFactory, format: str) -> Path:
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 def test_a_lever_changes_what_it_declares_and_saves_what_it_says(values: Values) -> None:
     question = said(values)
-    answer = forecast(question)
+    answer = forecast(question, cards=False)
     for lever in pull(question, answer):
-        after = forecast(edited(question, dict(lever.set), "test"))
+        after = forecast(edited(question, dict(lever.set), "test"), cards=False)
         changed = {path for path in {*answer.job, *after.job} if answer.job.get(path) != after.job.get(path)}
         assert changed <= set(lever.set)
         assert (after.peak.bytes, after.verdict) == (lever.peak_bytes, lever.verdict)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 from tests.group_jobs import TRL, VERL, ask, engine_of, phase_of, terms_of
+from tests.random_jobs import said
 
 from vramcast.errors import Refused
+from vramcast.estimate import forecast
 
 
 def test_a_length_that_prompt_and_response_override() -> None:
-    answer = ask({**TRL, "seq_len": 8192})
+    answer = forecast(said({**TRL, "seq_len": 8192}))
     assert [(item.value, item.why) for item in answer.ineffective if item.path == "seq_len"] == [
         (8192, "a sequence is prompt_len + response_len")
     ]
-    assert "seq_len" not in {item.path for item in ask({**TRL, "seq_len": 512 + 1024}).ineffective}
+    assert "seq_len" not in {item.path for item in forecast(said({**TRL, "seq_len": 512 + 1024})).ineffective}
 
 
 def test_an_engine_that_cuts_sequences() -> None:

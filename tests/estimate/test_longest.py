@@ -24,11 +24,11 @@ SFT: Values = {
 
 
 def tokens_of(job: Values) -> int | None:
-    return fits_up_to_tokens(said(job), forecast(said(job)))
+    return fits_up_to_tokens(said(job), forecast(said(job), cards=False))
 
 
 def is_a_yes(job: Values) -> bool:
-    answer = forecast(said(job))
+    answer = forecast(said(job), cards=False)
     return gets_through(answer.verdict, answer.peak)
 
 
