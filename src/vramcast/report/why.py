@@ -69,6 +69,9 @@ def head(answer: Forecast, *, full: bool = False) -> Iterator[tuple[str, str]]:
 def priced_line(answer: Forecast, *, full: bool = False) -> str:
     """The framework's version, where it comes from, and that another may be meant."""
     priced = answer.framework
+    if answer.job.get("algorithm") == "inference" and answer.job.get("engine.kind") == "vllm":
+        named = answer.job.get("engine.version")
+        return f"vllm {named}" if named else "vllm by its newest rules, assumed (--set engine.version=VERSION)"
     name, _, version = priced.value.partition("==")
     if not priced.assumed:
         short = full or len(priced.origin) <= _LONG
@@ -99,6 +102,9 @@ def _what(answer: Forecast, known: dict[str, Value]) -> Iterator[str]:
 
 
 def _work(known: dict[str, Value]) -> Iterator[str]:
+    if known.get("algorithm") == "inference" and known.get("engine.kind") == "vllm":
+        yield f"sequences of up to {_count(known.get('engine.max_len'))} tokens"
+        return
     budget, micro = known.get("token_budget"), known.get("micro_batch")
     accumulation = known.get("accumulation", 1)
     if budget is not None:
