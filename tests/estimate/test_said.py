@@ -1,7 +1,7 @@
 """Nothing that is said is silent: every path, with and without a role, with every kind of value, in every kind of job.
 
 Beside a base job a said value changes the answer, or is listed as without effect, or is refused by its name, or is what
-the job has anyway. The default run takes one value of a path in each job, others in the next; `VRAMCAST_ALL_VALUES=1`
+the job has anyway. The default run takes one value of a path in every second job, others in the next; `VRAMCAST_ALL_VALUES=1`
 takes all of them.
 """
 
@@ -121,14 +121,14 @@ def _listed(name: str, without: list[Any]) -> bool:
     return any(item.path == name and item.why for item in without)
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", BASES if EVERYTHING else [*BASES][::2])
 def test_no_value_of_a_path_is_silent(base: str) -> None:
     turn = list(BASES).index(base)
     names = ((name, value) for name, path in PATHS.items() for value in _sampled(path, turn))
     assert _silent(BASES[base], names) == []
 
 
-@pytest.mark.parametrize("base", BASES if EVERYTHING else WITH_ROLES)
+@pytest.mark.parametrize("base", BASES if EVERYTHING else WITH_ROLES[::2])
 def test_no_value_of_another_role_is_silent(base: str) -> None:
     turn = list(BASES).index(base)
     names = (

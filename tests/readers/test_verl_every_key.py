@@ -61,7 +61,7 @@ def test_no_key_of_the_tables_is_silent(value: Any) -> None:
     assert [key for key in keys if silent(key, value)] == []
 
 
-@pytest.mark.parametrize("value", [True, False, 7, None, "some text"], ids=repr)
+@pytest.mark.parametrize("value", [True, False, 7, None, "some text"] if EVERYTHING else [False, 7], ids=repr)
 def test_no_key_of_any_release_is_silent(value: Any) -> None:
     versions = RELEASES if EVERYTHING else RELEASES[:1]
     assert [key for version in versions for key in keys_of(version) if silent(key, value, version)] == []
