@@ -1,8 +1,8 @@
 """Nothing that is said is silent: every path, with and without a role, with every kind of value, in every kind of job.
 
 Beside a base job a said value changes the answer, or is listed as without effect, or is refused by its name, or is what
-the job has anyway. The default run takes one value of a path in every second job, others in the next; `VRAMCAST_ALL_VALUES=1`
-takes all of them.
+the job has anyway. The default run takes one value of a path in every second job, others in the next;
+`VRAMCAST_ALL_VALUES=1` takes all of them in all jobs.
 """
 
 from __future__ import annotations
