@@ -385,10 +385,11 @@ def mistake(traced: Traces, source: str, function: str = "build") -> tuple[str, 
     with pytest.raises(Refused) as caught:
         traced(source, function=function, name=name)
     (found,) = caught.value.mistakes
-    place, _, line = found.context.get("at", "").rpartition(":")
+    context = found.context
+    place, _, line = context.get("at", "").rpartition(":")
     if place == f"{os.getcwd()}/{name}.py":
-        found.context["at"] = f"source:{int(line) - MODEL.count(chr(10))}"
-    return found.fact.replace(name, "NAME"), found.context
+        context["at"] = f"source:{int(line) - MODEL.count(chr(10))}"
+    return found.fact.replace(name, "NAME"), context
 
 
 @pytest.mark.trace
