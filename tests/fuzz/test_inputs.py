@@ -149,7 +149,7 @@ def an_allocator(random: Random) -> str:
 
 def test_allocator_texts() -> None:
     random = Random(2)
-    for _ in range(amount(7000)):
+    for _ in range(amount(8700)):
         found = an_allocator(random)
         with suppress(Refused):
             alloc_conf.parse(found)
