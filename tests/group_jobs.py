@@ -23,6 +23,15 @@ VERL: Values = {
     "framework": "verl==0.9.1", "prompts_per_step": 256, "mini_batch": 64,
 }  # fmt: skip
 """The engine has a process of its own and sleeps at level 2."""
+SFT: Values = {
+    "framework": "trl==1.16.0", "algorithm": "sft", "model": "Qwen/Qwen2.5-7B", "gpu": "a100-sxm-80gb",
+    "weights_dtype": "bf16", "micro_batch": 4, "seq_len": 4096,
+}  # fmt: skip
+INFERENCE: Values = {
+    "framework": "transformers==5.24.0", "algorithm": "inference", "model": "Qwen/Qwen2.5-7B", "gpu": "l40s-48gb",
+    "micro_batch": 8, "seq_len": 8192,
+}  # fmt: skip
+"""One GPU that trains, and one that generates."""
 
 
 def ask(values: Values) -> Forecast:

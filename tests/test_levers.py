@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from msgspec import structs
-from tests.group_jobs import TRL, VERL, Values
+from tests.group_jobs import INFERENCE, SFT, TRL, VERL, Values
 from tests.random_jobs import said
 
 from vramcast.estimate import edited, forecast, resolve
@@ -14,14 +14,6 @@ from vramcast.levers import LEVERS, Pulled, helping, pull, pull_all
 from vramcast.report.text import show
 from vramcast.types.result import Forecast, LeverResult, gets_through
 
-SFT: Values = {
-    "framework": "trl==1.16.0", "algorithm": "sft", "model": "Qwen/Qwen2.5-7B", "gpu": "a100-sxm-80gb",
-    "weights_dtype": "bf16", "micro_batch": 4, "seq_len": 4096,
-}  # fmt: skip
-INFERENCE: Values = {
-    "framework": "transformers==5.24.0", "algorithm": "inference", "model": "Qwen/Qwen2.5-7B", "gpu": "l40s-48gb",
-    "micro_batch": 8, "seq_len": 8192,
-}  # fmt: skip
 V = "actor_rollout_ref."
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 from tests.cli.cases import answer as printed
-from tests.group_jobs import TRL, VERL, Values
+from tests.group_jobs import INFERENCE, SFT, TRL, VERL, Values
 from tests.random_jobs import said
 
 from vramcast.estimate import forecast, peak_phase
@@ -21,14 +21,6 @@ from vramcast.report.why import cause
 from vramcast.report.words import Page, in_gib
 from vramcast.types.result import Forecast, Ignored, Ineffective, UnreadKey
 
-SFT: Values = {
-    "framework": "trl==1.16.0", "algorithm": "sft", "model": "Qwen/Qwen2.5-7B", "gpu": "a100-sxm-80gb",
-    "weights_dtype": "bf16", "micro_batch": 4, "seq_len": 4096,
-}  # fmt: skip
-INFERENCE: Values = {
-    "framework": "transformers==5.24.0", "algorithm": "inference", "model": "Qwen/Qwen2.5-7B", "gpu": "l40s-48gb",
-    "micro_batch": 8, "seq_len": 8192,
-}  # fmt: skip
 JOBS: dict[str, Values] = {
     "fits": SFT,
     "does not fit": {**SFT, "weights_dtype": "fp32"},

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from vramcast.errors import refuse
 from vramcast.num import Size
 
 Tensor: TypeAlias = Any
@@ -67,5 +68,12 @@ Program: TypeAlias = Callable[[Operators, Any, Tensor, Tensor], Tensor]
 
 
 def no_program(ops: Operators, arch: Any, hidden: Tensor, tables: Tensor) -> Tensor:
-    """Stands where nobody wrote a type's forward: such a block is traced, or has measured rows."""
-    raise NotImplementedError(f"{arch.model_type} has no program")
+    """Stands where nobody wrote a type's forward: such a block is traced, or has measured rows.
+
+    Raises:
+        Refused: a formula asks for it all the same.
+    """
+    raise refuse(
+        f"the activations of model type {arch.model_type} are not modelled yet",
+        help="vramcast trace --model NAME --gpu CARD --save-arch FILE measures them",
+    )

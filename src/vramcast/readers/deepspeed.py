@@ -5,12 +5,13 @@ It stands beside the configuration of a trainer, which fills in what is "auto". 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vramcast.readers.document import Document
 from vramcast.readers.trl_keys import flag, one_of
 from vramcast.readers.trl_sheet import Sheet
+from vramcast.readers.verl_overrides import flat
 from vramcast.types.job import Understanding
 
 SIGNS = frozenset("zero_optimization train_micro_batch_size_per_gpu zero_allow_untested_optimizer".split())
@@ -54,7 +55,7 @@ def read_deepspeed(document: Document, name: str) -> Understanding:
     Raises:
         Refused: with every wrong value, or what is not modelled.
     """
-    sheet = Sheet(Document(dict(_flat(document.content)), document.lines), name)
+    sheet = Sheet(Document(dict(flat(document.content)), document.lines), name)
     _stage(sheet)
     for part, path in (("optimizer", "offload.optimizer"), ("param", "offload.weights")):
         _home(sheet, f"{_ZERO}offload_{part}.device", path)
@@ -71,14 +72,6 @@ def read_deepspeed(document: Document, name: str) -> Understanding:
             sheet.fact("optimizer", one_of(_OPTIMIZERS)(str(kind).lower()), "optimizer.type")
     _rest(sheet)
     return sheet.understanding()
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _stage(sheet: Sheet) -> None:
