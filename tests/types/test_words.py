@@ -157,6 +157,8 @@ def test_a_key_that_changes_no_memory_is_said_to(word: str) -> None:
         ("zero_stage=2", "error: shard = zero2 is not modelled yet"),
         ("actor_rollout_ref.hybrid_engine=False", "error: actor_rollout_ref.hybrid_engine = False is not modelled yet"),
         ("deepspeed=x.json", "error: shard is not known"),
+        ("beta=0.04", "error: beta counts together with other keys of a configuration"),
+        ("trainer.nnodes=2", "error: trainer.nnodes counts together with other keys of a configuration"),
         ("use_peft=true --set use_dora=true", "error: lora.dora = true is not modelled yet"),
     ],
 )

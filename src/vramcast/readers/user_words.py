@@ -50,6 +50,15 @@ def _is_verl(key: str) -> bool:
     return key in KEYS or key in RULED or has_key(key)
 
 
+def _depends(key: str) -> bool:
+    """Whether what a key says hangs on others, which are not read beside it here."""
+    if key in ("beta", "generation_batch_size", "steps_per_generation"):
+        return True
+    from vramcast.readers.verl_keys import RULED
+
+    return key in RULED and not key.endswith("_micro_batch_size_per_gpu")
+
+
 def read_words(words: Mapping[str, Any], origins: Mapping[str, Origin]) -> Understanding:
     """What keys of frameworks say: facts, and keys without effect.
 
@@ -64,6 +73,12 @@ def read_words(words: Mapping[str, Any], origins: Mapping[str, Origin]) -> Under
             value = f"zero{raw}" if key == "zero_stage" and str(raw) in ("1", "2", "3") else raw
             result.facts.append(Fact(_PATHS[key], check_value(_PATHS[key], value, origins[key]), origins[key]))
     rest = {key: raw for key, raw in words.items() if key not in own}
+    for key in [key for key in rest if _depends(key)]:
+        del rest[key]
+        mistakes.add(
+            f"{key} counts together with other keys of a configuration",
+            **{"from": str(origins[key]), "help": "change it in the configuration, or --set the path that it feeds"},
+        )
     verl = {key: raw for key, raw in rest.items() if _is_verl(key)}
     for read, chosen in ((_trl, {key: raw for key, raw in rest.items() if key not in verl}), (_verl, verl)):
         if chosen:
@@ -89,13 +104,9 @@ def _told(
     idle += [Idle(key.key, words.get(key.key), key.where, "it changes no memory") for key in found.no_effect]
     warnings = [text for text in found.warnings if any(key in text for key in words)]
     missing = [lack for lack in found.missing if any(key in lack.where for key in words)]
-    spoken = {fact.origin.key for fact in facts} | {each.key for each in (*idle, *found.unread)}
-    texts = " ".join([*warnings, *(lack.where for lack in missing), *(key for key in spoken if " " in key)])
-    idle += [
-        Idle(key, raw, _WHERE, "it is priced so without it")
-        for key, raw in words.items()
-        if key not in spoken and key not in texts
-    ]
+    named = [*(fact.origin.key for fact in facts), *(each.key for each in (*idle, *found.unread))]
+    spoken = set(" ".join([*named, *warnings, *(lack.where for lack in missing)]).replace(":", " ").split())
+    idle += [Idle(key, raw, _WHERE, "it is priced so without it") for key, raw in words.items() if key not in spoken]
     return Understanding(facts, found.unread, warnings, missing, idle=idle)
 
 
