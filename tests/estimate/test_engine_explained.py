@@ -8,7 +8,7 @@ from tests.random_jobs import said
 
 from vramcast.catalog.models import model_config, model_names
 from vramcast.errors import Refused
-from vramcast.models.build import FAMILIES, has_head
+from vramcast.models.arch import FAMILIES, has_head
 from vramcast.report.arch import arch_report
 
 LENGTH, BATCHED = 8192, 4096

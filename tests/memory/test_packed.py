@@ -12,9 +12,9 @@ from vramcast.estimate.resolve import resolve
 from vramcast.estimate.seats import Seats
 from vramcast.memory.head import Model
 from vramcast.memory.packing import Packing, Product
-from vramcast.memory.passes import block_pass
+from vramcast.memory.passes import stack
 from vramcast.memory.tape import Tape, Tensor, lives
-from vramcast.models.build import build_arch
+from vramcast.models.arch import build_arch
 from vramcast.models.quant.formats import INT8_ROWS, four_bit
 
 IN, OUT = 128, 192
@@ -212,7 +212,7 @@ def test_int8_holds_nothing_without_a_graph_or_for_an_input_that_learns_nothing(
 
 
 def _held(**modes: Any) -> int:
-    return block_pass(operators(packing("int8"), **modes).seat).held
+    return stack(operators(packing("int8"), **modes).seat).last.held
 
 
 HIDDEN, FFN = ROWS * 64 * 2, ROWS * 96 * 2
@@ -231,7 +231,7 @@ def test_recomputation_holds_none_of_its_own_beside_the_first_forwards() -> None
 
 def test_what_nodes_hold_is_not_counted_as_saved() -> None:
     """The rest of what a block saves is less than in 4 bits, where each of these inputs that stays is saved."""
-    held, saved = (block_pass(operators(packing(product)).seat) for product in ("int8", "unpack"))
+    held, saved = (stack(operators(packing(product)).seat).last for product in ("int8", "unpack"))
     assert held.held > 0 == saved.held
     assert held.saved <= saved.saved
     assert held.saved + held.held > saved.saved

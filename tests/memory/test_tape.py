@@ -12,7 +12,7 @@ from vramcast.estimate.resolve import resolve
 from vramcast.estimate.seats import Seats
 from vramcast.memory.head import Model
 from vramcast.memory.tape import Tape, Tensor
-from vramcast.models.build import build_arch
+from vramcast.models.arch import build_arch
 
 # --- the tape ---------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.cases import run
 from tests.jobs import check, phases, terms
 
-from vramcast.models.build import build_arch
+from vramcast.models.arch import build_arch
 from vramcast.models.measured import NEVER, Layers, Measured, Measurement, Part, Parts, Tensor
 from vramcast.models.saved import content_of, saved
 
