@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.random_jobs import MODELS, Values, jobs, parameters_of, said, trainings
 
-from vramcast.catalog.models import model_config
 from vramcast.cli import main
 from vramcast.estimate import edited, forecast
 from vramcast.estimate.resolve import resolve
 from vramcast.estimate.seats import Seats
 from vramcast.estimate.timeline import moments
 from vramcast.levers import pull
-from vramcast.memory.passes import block_pass, end_pass, first_block_pass
-from vramcast.models.arch import build_arch
+from vramcast.memory.passes import end_pass, stack
+from vramcast.memory.units import linear_of
 from vramcast.readers import read_config
 from vramcast.readers.native import Format, write_job
 from vramcast.types.result import Forecast, PhaseBytes

@@ -9,7 +9,6 @@ import pytest
 
 from vramcast.catalog.models import model_config, model_names
 from vramcast.errors import Refused
-from vramcast.models.arch import build_arch
 from vramcast.models.describe import build_layout
 from vramcast.models.layout import MODULES
 

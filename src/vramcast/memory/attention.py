@@ -7,7 +7,6 @@ from vramcast.memory.tape import Tensor
 from vramcast.models.ops import Heads
 from vramcast.num import Size, up_to, whole
 
-
 _SMALL = 128
 """head widths up to which the flash kernel pads to 32, above to 64"""
 

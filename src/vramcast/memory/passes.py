@@ -83,7 +83,9 @@ def _train_block(seat: Seat, kind: Blocks) -> BlockPass:
     return _plain_block(seat, kind) if seat.recompute == "none" else _checkpointed_block(seat, kind)
 
 
-def _forward_block(ops: Model, kind: Blocks, *, input_learns: bool = True, embedded: bool = False) -> tuple[tuple[Any, Any], int]:
+def _forward_block(
+    ops: Model, kind: Blocks, *, input_learns: bool = True, embedded: bool = False
+) -> tuple[tuple[Any, Any], int]:
     """Run a block's forward: ((input, output), the step at which the input was there)."""
     ops.rope_tables()
     hidden = ops.hidden("block input", embedded=embedded)

@@ -181,7 +181,8 @@ def stored_weights(seat: Seat) -> Size:
 def _parts(block: Blocks, weight: Weight, packing: Packing) -> list[Size]:
     """Bytes of the tensors that stand for a packed weight; none for a plain one."""
     form = packing.formats.get(linear_of(weight)) if block.is_layer else None
-    return list(form.parts(*weight.shape).values()) if form is not None else []
+    rows, width = weight.shape[0], weight.shape[-1]
+    return list(form.parts(rows, width).values()) if form is not None else []
 
 
 def linear_of(weight: Weight) -> str:
@@ -262,9 +263,8 @@ def trainable_shapes(seat: Seat) -> list[tuple[Size, Size, Size]]:
     """(how many, rows, columns) of the trainable matrices, whole; of a tensor with more dimensions, its last two. A
     vector has no columns."""
     if seat.tuning == "full":
-        return [
-            (count * prod(weight.shape[:-2]), *((0, *weight.shape)[-2:])) for _, weight, count in seat.arch.tensors()
-        ]  # fmt: skip
+        found = [(list(weight.shape), count) for _, weight, count in seat.arch.tensors()]
+        return [(count * prod(shape[:-2]), shape[-2] if len(shape) > 1 else 0, shape[-1]) for shape, count in found]
     adapted = [(seat.arch.times(block), weight) for block in seat.arch.kinds for weight in _adapted(seat, block)]
     pairs = [(n, ((seat.lora_rank, weight.shape[1]), (weight.shape[0], seat.lora_rank))) for n, weight in adapted]
     return [(count, rows, width) for count, pair in pairs for rows, width in pair]

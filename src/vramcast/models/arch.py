@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
-from vramcast.errors import Refused, refuse
+from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.models.describe import build_layout
-from vramcast.models.fields import class_names
+from vramcast.models.fields import class_names, most, wrong_count
 from vramcast.models.layout import Blocks, Ends, Layout, Weight
 from vramcast.models.measured import Measurement
 from vramcast.num import Named, Size
@@ -136,20 +136,34 @@ def arch_of(layout: Layout, config: dict[str, Any], source: str, measured: Measu
 
     embedding = next((block for block in layout.blocks if block.name == "embedding"), layout.blocks[0])
     vocab, hidden = (*embedding.weights[0].shape, 1)[:2]
-    text = config.get("text_config")
-    places: list[dict[str, Any]] = [text, config] if isinstance(text, dict) else [config]
-    lengths = [place[field] for place in places for field in _LENGTHS if isinstance(place.get(field), int)]
     return Arch(
         layout=layout,
         config=config,
         source=source,
-        max_len=max(next(iter(lengths), 0), 0),
+        max_len=_longest(config, source),
         default_targets=tuple(facts()["LORA"].targets.get(layout.model_type) or ()),
         measured=measured,
         hidden=hidden,
         vocab=vocab,
         layers=len(layout.layers()),
     )
+
+
+def _longest(config: dict[str, Any], source: str) -> int:
+    """Tokens that the model was made for; 0 where its config does not say.
+
+    Raises:
+        Refused: what it says is no number.
+    """
+    text = config.get("text_config")
+    places: list[dict[str, Any]] = [text, config] if isinstance(text, dict) else [config]
+    said = [(field, place[field]) for place in places for field in _LENGTHS if place.get(field) is not None]
+    mistakes = Mistakes()
+    for field, value in said:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most(field):
+            mistakes.add(f"{field} {wrong_count(field, value)}", **{"from": source})
+    mistakes.done()
+    return said[0][1] if said else 0
 
 
 def has_forward(arch: Arch) -> bool:

@@ -80,7 +80,8 @@ def quant_buffers(seat: Seat) -> Size:
     ExLlama's kernels for 4-bit GPTQ multiply more than a few rows with the unpacked weight. Transformers 4 loads them;
     Marlin's, which newer versions and engines choose, need none.
     """
-    packed = [weight for _, weight, _ in seat.arch.tensors() if seat.packing and linear_of(weight) in seat.packing.formats]
+    formats = seat.packing.formats if seat.packing else {}
+    packed = [weight for _, weight, _ in seat.arch.tensors() if linear_of(weight) in formats]
     largest = worst(*(weight.elements for weight in packed))
     widest = worst(*(side for weight in packed for side in weight.shape))
     return (largest + widest) * BYTES["fp16"]

@@ -10,7 +10,20 @@ from msgspec import Struct, structs
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Blocks, Ends, Weight, axis
 from vramcast.models.ops import Forward, Operators, Tensor
-from vramcast.models.parts import Flag, Part, Weights, head_width, hidden, linear, none, norm, norms, single, stack, tensor
+from vramcast.models.parts import (
+    Flag,
+    Part,
+    Weights,
+    head_width,
+    hidden,
+    linear,
+    none,
+    norm,
+    norms,
+    single,
+    stack,
+    tensor,
+)
 from vramcast.num import Size
 
 ATTENTION_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "hybrid", "indexed_attention")
