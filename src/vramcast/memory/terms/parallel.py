@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from vramcast.catalog.dtypes import BYTES
 from vramcast.catalog.overheads import nccl
 from vramcast.memory.passes import end_pass, stack
@@ -18,7 +20,7 @@ from vramcast.memory.units import (
     trainable_parameters,
     unit_gradients,
 )
-from vramcast.num import Size, shard, worst
+from vramcast.num import Size, shard, tabulate, worst
 
 _FSDP2 = "torch/distributed/fsdp/_fully_shard: _fsdp_param_group.py, _fsdp_collectives.py; equal to a fake-tensor trace"
 
@@ -207,5 +209,16 @@ def nccl_buffers(seat: Seat) -> Interval:
     Grows with the channels to every peer: some hundred MiB on two GPUs, one to two GiB on eight. More communicators
     (tensor, pipeline, expert parallel) add more; an all-to-all adds several GiB.
     """
-    row = nccl(int(seat.gpus))
-    return Interval(row.low, row.point, row.high)
+    return communicator(seat.gpus)
+
+
+def communicator(ranks: Size) -> Interval:
+    """NCCL's memory for one communicator of so many ranks."""
+
+    def bound(name: str) -> Callable[[int], int]:
+        def buffers(count: int) -> int:
+            return getattr(nccl(count), name)
+
+        return buffers
+
+    return Interval(*(tabulate(bound(name), ranks) for name in Interval._fields))
