@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
 from vramcast.catalog.overheads import overhead
+from vramcast.memory.communicator import communicator
 from vramcast.memory.loaded import loaded_bytes
 from vramcast.memory.seat import Engine, Seat
 from vramcast.memory.term import Interval, term
-from vramcast.memory.terms.parallel import communicator
 from vramcast.num import Size, at_most, gather, let, shard, whole, worst
 
 _VLLM = "vllm/v1/worker/gpu_worker.py, determine_available_memory"

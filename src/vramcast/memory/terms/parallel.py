@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from vramcast.catalog.dtypes import BYTES
-from vramcast.catalog.overheads import nccl
+from vramcast.memory.communicator import communicator
 from vramcast.memory.passes import end_pass, stack
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Interval, term
@@ -20,7 +18,7 @@ from vramcast.memory.units import (
     trainable_parameters,
     unit_gradients,
 )
-from vramcast.num import Size, shard, tabulate, worst
+from vramcast.num import Size, shard, worst
 
 _FSDP2 = "torch/distributed/fsdp/_fully_shard: _fsdp_param_group.py, _fsdp_collectives.py; equal to a fake-tensor trace"
 
@@ -210,15 +208,3 @@ def nccl_buffers(seat: Seat) -> Interval:
     (tensor, pipeline, expert parallel) add more; an all-to-all adds several GiB.
     """
     return communicator(seat.gpus)
-
-
-def communicator(ranks: Size) -> Interval:
-    """NCCL's memory for one communicator of so many ranks."""
-
-    def bound(name: str) -> Callable[[int], int]:
-        def buffers(count: int) -> int:
-            return getattr(nccl(count), name)
-
-        return buffers
-
-    return Interval(*(tabulate(bound(name), ranks) for name in Interval._fields))
