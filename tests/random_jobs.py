@@ -8,16 +8,18 @@ from hypothesis import strategies as st
 
 from vramcast.catalog.gpus import gpus
 from vramcast.catalog.models import model_config, model_names
-from vramcast.models.build import FAMILIES
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 Values = dict[str, Any]
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
+_TYPES = ("granite", "llama", "mistral", "qwen2", "qwen3")
+
+
 def _is_modelled(name: str) -> bool:
     config = model_config(name).config
-    return config.get("model_type") in FAMILIES and config["architectures"][0].endswith("ForCausalLM")
+    return config.get("model_type") in _TYPES and config["architectures"][0].endswith("ForCausalLM")
 
 
 MODELS = tuple(filter(_is_modelled, model_names()))

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.random_jobs import MODELS, Values, jobs, parameters_of, said, trainings
 
-from vramcast.catalog.models import model_config
 from vramcast.cli import main
 from vramcast.estimate import edited, forecast
 from vramcast.estimate.resolve import resolve
 from vramcast.estimate.seats import Seats
 from vramcast.estimate.timeline import moments
 from vramcast.levers import pull
-from vramcast.memory.passes import block_pass, end_pass, first_block_pass
-from vramcast.models.build import build_arch
+from vramcast.memory.passes import end_pass, stack
+from vramcast.memory.units import linear_of
 from vramcast.readers import read_config
 from vramcast.readers.native import Format, write_job
 from vramcast.types.result import Forecast, PhaseBytes
@@ -138,15 +137,15 @@ def test_gradients_are_complete_at_the_step(values: Values) -> None:
         expected = parameters_of(values["model"]) * BYTES[values["weights_dtype"]]
     else:
         targets = job.arch.linears if "all-linear" in values["lora.targets"] else values["lora.targets"]
-        rows = [row for row in job.arch.block.rows if row.linear in targets]
-        widths = sum(getattr(job.arch.dims, row.rows) + getattr(job.arch.dims, row.width) for row in rows)
-        expected = job.arch.dims.layers * values["lora.rank"] * widths * BYTES[values["lora.dtype"]]
+        shapes = [weight.shape for weight in job.arch.kinds[0].weights if linear_of(weight) in targets]
+        widths = sum(sum(shape) for shape in shapes)
+        expected = job.arch.layers * values["lora.rank"] * widths * BYTES[values["lora.dtype"]]
     for phase in _phases(forecast(said(values), cards=False)):
         if phase.name == "step" or (phase.name, phase.instant) == ("backward", "embedding"):
             assert _term(phase, "gradients") == expected
     if not seat.accumulates:
-        ends, layers = end_pass(seat), job.arch.dims.layers
-        blocks = first_block_pass(seat).gradients + (layers - 1) * block_pass(seat).gradients
+        ends = end_pass(seat)
+        blocks = stack(seat).all(lambda block: block.gradients)
         assert ends.gradients + blocks + ends.embedding_gradient == expected
 
 
@@ -158,22 +157,6 @@ def test_parameters_are_the_published_ones(name: str) -> None:
     values = {"model": name, "gpu": "h200-sxm-141gb", "weights_dtype": "bf16", "algorithm": "inference"}
     phases = _phases(forecast(said(values), cards=False))
     assert {_term(phase, "weights") for phase in phases} == {2 * parameters_of(name)}
-
-
-@given(st.sampled_from(MODELS), st.sampled_from([1, 2, 4, 8, 16, 32]))
-@thorough
-def test_shares_of_all_ranks_are_the_whole_and_the_declared_replicas(name: str, ranks: int) -> None:
-    """Rows are cut by heads, by key heads, by the vocabulary, or not at all."""
-    row = model_config(name)
-    arch = build_arch(row.id, row.config, row.id)
-    dims = arch.dims
-    assume(dims.heads % ranks == 0 and dims.ffn % ranks == 0)
-    assume(dims.kv_heads % ranks == 0 or ranks % dims.kv_heads == 0)
-    for entry in (*arch.block.rows, *arch.outer):
-        whole, share = entry.elements(dims), entry.elements(dims, ranks)
-        copies = {"": ranks, "kv": max(ranks // dims.kv_heads, 1)}.get(entry.cut, 1)
-        padding = {"vocab": -dims.vocab % ranks * dims.hidden}.get(entry.cut, 0)
-        assert ranks * share == copies * whole + padding
 
 
 # --- jobs and levers --------------------------------------------------------------------------------------------------

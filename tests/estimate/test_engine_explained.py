@@ -8,16 +8,17 @@ from tests.random_jobs import said
 
 from vramcast.catalog.models import model_config, model_names
 from vramcast.errors import Refused
-from vramcast.models.build import FAMILIES, has_head
+from vramcast.models.arch import has_head
 from vramcast.report.arch import arch_report
 
 LENGTH, BATCHED = 8192, 4096
+_TYPES = ("granite", "llama", "mistral", "qwen2", "qwen3")
 
 
 def _forecast(name: str) -> bool:
     """Models with a program and a head, unless packed: what the trainer does with those is another matter."""
     config = model_config(name).config
-    return config.get("model_type") in FAMILIES and has_head(config, name) and "quantization_config" not in config
+    return config.get("model_type") in _TYPES and has_head(config, name) and "quantization_config" not in config
 
 
 MODELS = [name for name in model_names() if _forecast(name)][::2]

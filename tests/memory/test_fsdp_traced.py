@@ -16,7 +16,7 @@ from vramcast.catalog.gpus import find_gpu
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape
 from vramcast.memory.term import read
-from vramcast.models.build import build_arch
+from vramcast.models.arch import build_arch
 
 MIB = 1 << 20
 TOLERANCE = 0.001

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from tests.memory.layers import product as layer
 from tests.random_jobs import said
 
 from vramcast.estimate.resolve import resolve
 from vramcast.estimate.seats import Seats
 from vramcast.memory.head import Model
 from vramcast.memory.packing import Packing, Product
-from vramcast.memory.passes import block_pass
+from vramcast.memory.passes import stack
 from vramcast.memory.tape import Tape, Tensor, lives
-from vramcast.models.build import build_arch
+from vramcast.models.arch import build_arch
 from vramcast.models.quant.formats import INT8_ROWS, four_bit
 
 IN, OUT = 128, 192
@@ -60,7 +61,7 @@ class Run:
         self.x = self.tape.empty("x", rows, IN, dtype)
         self.x.requires_grad = self.tape.records
         self.start = len(self.tape.steps)
-        self.out = self.ops.linear("up_proj", self.x, IN, OUT, bias=False)
+        self.out = layer(self.ops, "up_proj", self.x, IN, OUT, bias=False)
 
     @property
     def forward(self) -> int:
@@ -120,7 +121,7 @@ def test_a_part_of_a_block_of_scales_is_a_whole_one() -> None:
     ops = operators(packing("unpack", nested=True), records=False)
     x = ops.tape.empty("x", 1, 50, "bf16")
     start = len(ops.tape.steps)
-    ops.linear("up_proj", x, 50, 3, bias=False)
+    layer(ops, "up_proj", x, 50, 3, bias=False)
     assert ops.tape.peak(start) == 2 * 3 * 4 + 3 * 50 * 2 + 3 * 2
 
 
@@ -164,7 +165,7 @@ def test_a_bias_of_a_packed_layer_is_no_allocation() -> None:
     ops = operators(packing("unpack"), records=False)
     x = ops.tape.empty("x", ROWS, IN, "bf16")
     start = len(ops.tape.steps)
-    ops.linear("q_proj", x, IN, OUT, bias=True)
+    layer(ops, "q_proj", x, IN, OUT, bias=True)
     assert ops.tape.peak(start) == WEIGHT + Y
 
 
@@ -207,12 +208,12 @@ def test_int8_unpacks_the_weight_in_backward() -> None:
 def test_int8_holds_nothing_without_a_graph_or_for_an_input_that_learns_nothing() -> None:
     assert Run(packing("int8"), records=False).ops.held_inputs == []
     ops = operators(packing("int8"))
-    ops.linear("up_proj", ops.tape.empty("x", ROWS, IN, "bf16"), IN, OUT, bias=False)
+    layer(ops, "up_proj", ops.tape.empty("x", ROWS, IN, "bf16"), IN, OUT, bias=False)
     assert ops.held_inputs == []
 
 
 def _held(**modes: Any) -> int:
-    return block_pass(operators(packing("int8"), **modes).seat).held
+    return stack(operators(packing("int8"), **modes).seat).last.held
 
 
 HIDDEN, FFN = ROWS * 64 * 2, ROWS * 96 * 2
@@ -231,7 +232,7 @@ def test_recomputation_holds_none_of_its_own_beside_the_first_forwards() -> None
 
 def test_what_nodes_hold_is_not_counted_as_saved() -> None:
     """The rest of what a block saves is less than in 4 bits, where each of these inputs that stays is saved."""
-    held, saved = (block_pass(operators(packing(product)).seat) for product in ("int8", "unpack"))
+    held, saved = (stack(operators(packing(product)).seat).last for product in ("int8", "unpack"))
     assert held.held > 0 == saved.held
     assert held.saved <= saved.saved
     assert held.saved + held.held > saved.saved
@@ -249,7 +250,7 @@ def test_fp8_quantises_its_input_with_a_scale_for_128() -> None:
     ops = operators(packing("fp8"), records=False)
     x = ops.tape.empty("x", ROWS, 130, "bf16")  # 128 and a rest
     start = len(ops.tape.steps)
-    ops.linear("up_proj", x, 130, OUT, bias=False)
+    layer(ops, "up_proj", x, 130, OUT, bias=False)
     assert ops.tape.peak(start) == ROWS * 130 + ROWS * 2 * 4 + Y
 
 
@@ -270,14 +271,14 @@ def test_only_the_layers_that_have_a_format_are_packed() -> None:
     assert ops.packing_for("down_proj") is None
     start = len(ops.tape.steps)
     x = ops.tape.empty("x", ROWS, IN, "bf16")
-    ops.linear("down_proj", x, IN, OUT, bias=False)
+    layer(ops, "down_proj", x, IN, OUT, bias=False)
     assert ops.tape.peak(start) == X + Y
 
 
 def test_the_head_is_never_packed() -> None:
     ops = operators(packing("unpack"), records=False)
     start = len(ops.tape.steps)
-    ops.linear("lm_head", ops.tape.empty("x", ROWS, IN, "bf16"), IN, OUT, bias=False)
+    layer(ops, "lm_head", ops.tape.empty("x", ROWS, IN, "bf16"), IN, OUT, bias=False)
     assert ops.tape.peak(start) == X + Y
 
 
@@ -342,8 +343,8 @@ def test_inputs_of_the_first_forward_come_again_before_a_recomputation() -> None
     """Each storage once, however many products held it."""
     first = operators(packing("int8"))
     x = _learning(first)
-    first.linear("q_proj", x, 64, 64, bias=False)
-    first.linear("k_proj", first.tape.view(x), 64, 64, bias=False)
+    layer(first, "q_proj", x, 64, 64, bias=False)
+    layer(first, "k_proj", first.tape.view(x), 64, 64, bias=False)
     assert len(first.held_inputs) == 2
     again = operators(packing("int8"))
     assert again.hold_again(first.held_inputs) == [HIDDEN]
@@ -358,7 +359,7 @@ def test_a_recomputation_lets_go_of_its_own_inputs_when_it_is_over(recomputes: b
         ops.hold_again([ops.tape.empty("input of the first forward", ROWS, 64, "bf16")])
     start = len(ops.tape.steps)
     x = _learning(ops)
-    out = ops.linear("q_proj", x, 64, 64, bias=False)
+    out = layer(ops, "q_proj", x, 64, 64, bias=False)
     ops.drop(x, out)
     assert ops.tape.alive(since=start) == HIDDEN
     ops.forget_recomputation()

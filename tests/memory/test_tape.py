@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from tests.memory.layers import GQA, MHA, product
 from tests.random_jobs import said
 
 from vramcast.estimate.resolve import resolve
 from vramcast.estimate.seats import Seats
 from vramcast.memory.head import Model
 from vramcast.memory.tape import Tape, Tensor
-from vramcast.models.build import build_arch
+from vramcast.models.arch import build_arch
 
 # --- the tape ---------------------------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ def test_linear() -> None:
     ops = _operators()
     x = _tokens(ops, 64)
     since = len(ops.tape.steps)
-    out = ops.linear("up_proj", x, 64, 96, bias=False)
+    out = product(ops, "up_proj", x, 64, 96, bias=False)
     assert ops.tape.size(out) == 200 * 96 * 2
     kept, peak = _run(ops, out, since)
     assert kept == 0  # x is the caller's
@@ -218,7 +219,7 @@ def test_linear_with_bias() -> None:
     ops = _operators()
     x = _tokens(ops, 64)
     since = len(ops.tape.steps)
-    out = ops.linear("q_proj", x, 64, 64, bias=True)
+    out = product(ops, "q_proj", x, 64, 64, bias=True)
     _, peak = _run(ops, out, since)
     assert peak == 200 * 64 * 2 + 64 * 64 * 2 + 200 * 64 * 2 + 64 * 2  # and the bias's
     assert ops.tape.alive("gradient", since) == (64 * 64 + 64) * 2
@@ -228,7 +229,7 @@ def test_a_frozen_linear_saves_no_input() -> None:
     ops = _operators(tuning="lora")
     x = _tokens(ops, 64)
     since = len(ops.tape.steps)
-    out = ops.linear("up_proj", x, 64, 96, bias=False)
+    out = product(ops, "up_proj", x, 64, 96, bias=False)
     ops.tape.drop(x)
     assert ops.tape.alive() == ops.tape.size(out)
     _, peak = _run(ops, out, since)
@@ -243,7 +244,7 @@ def test_linear_under_autocast() -> None:
     tape = ops.tape
     x = _tokens(ops, 64, "fp32")
     since = len(tape.steps)
-    out = ops.linear("up_proj", x, 64, 96, bias=True)
+    out = product(ops, "up_proj", x, 64, 96, bias=True)
     assert tape.alive("cast", since) == (96 * 64 + 96) * 2
     tape.end_autocast()
     assert tape.alive("cast", since) == 96 * 64 * 2  # the graph needs the weight for x's gradient, not the bias
@@ -261,7 +262,7 @@ def test_linear_with_an_adapter() -> None:
     tape = ops.tape
     x = _tokens(ops, 64)
     since = len(tape.steps)
-    out = ops.linear("up_proj", x, 64, 96, bias=False)
+    out = product(ops, "up_proj", x, 64, 96, bias=False)
     assert tape.size(out) == 200 * 96 * 2  # back in the dtype of the base
     kept = tape.alive(since=since) - tape.size(out)
     # dropout's mask, a byte a number; A's input, dropped out and fp32; B's input
@@ -308,11 +309,11 @@ def test_rms_norm_of_fp32_copies_nothing() -> None:
 def test_rope_keeps_nothing_but_its_tables() -> None:
     """q·cos + rotate_half(q)·sin is linear in q."""
     ops = _operators()
-    tables = ops.rope_tables()
+    ops.rope_tables()
     assert ops.tape.alive() == 2 * 100 * 16 * 2  # cosines and sines of 100 positions, 16 wide, bf16
     x = _tokens(ops, 64)
     since = len(ops.tape.steps)
-    out = ops.rope(x, tables)
+    out = ops.rope(x)
     row = 200 * 64 * 2
     # forward: q·cos, rotate_half(q), ·sin, then the sum; rotate_half itself needs the negated half beside its result
     assert ops.tape.peak(since) == 3 * row
@@ -328,7 +329,7 @@ def test_flash_attention(kv_heads: int) -> None:
     width = kv_heads * 16
     query, key, value = _tokens(ops, 64), _tokens(ops, width), _tokens(ops, width)
     since = len(ops.tape.steps)
-    out, _ = ops.attention(query, key, value)
+    out = ops.attention(query, key, value, MHA if kv_heads == 4 else GQA)
     kept, peak = _run(ops, out, since)
     log_sum = 200 * 4 * 4
     assert kept == log_sum
@@ -345,7 +346,7 @@ def test_efficient_attention(kv_heads: int) -> None:
     width = kv_heads * 16
     query, key, value = _tokens(ops, 64), _tokens(ops, width), _tokens(ops, width)
     since = len(ops.tape.steps)
-    out, _ = ops.attention(query, key, value)
+    out = ops.attention(query, key, value, MHA if kv_heads == 4 else GQA)
     kept, peak = _run(ops, out, since)
     log_sum = 2 * 128 * 4 * 4  # 100 padded to 128
     expanded = 2 * 200 * 64 * 2 if kv_heads < 4 else 0
@@ -356,5 +357,5 @@ def test_efficient_attention(kv_heads: int) -> None:
 def test_attention_without_a_graph_leaves_only_its_output() -> None:
     ops = _operators(records=False, attention="efficient")
     since = len(ops.tape.steps) + 3
-    out, _ = ops.attention(_tokens(ops, 64), _tokens(ops, 32), _tokens(ops, 32))
+    out = ops.attention(_tokens(ops, 64), _tokens(ops, 32), _tokens(ops, 32), GQA)
     assert ops.tape.alive(since=since) == ops.tape.size(out) == 200 * 64 * 2

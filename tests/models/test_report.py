@@ -118,9 +118,9 @@ def test_check_says_what_works(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--model", "Qwen/Qwen3-30B-A3B", "--gpu", "h100-sxm-80gb"]) == 2
     assert capsys.readouterr().err.rstrip() == (
         "error: the activations of model type qwen3_moe are not modelled yet\n"
-        "  from     Qwen/Qwen3-30B-A3B\n"
-        "  works    vramcast explain --arch --model Qwen/Qwen3-30B-A3B\n"
-        "  allowed  llama, granite, mistral, qwen2, qwen3"
+        "  from   Qwen/Qwen3-30B-A3B\n"
+        "  works  vramcast explain --arch --model Qwen/Qwen3-30B-A3B\n"
+        "  help   vramcast trace --model NAME --gpu CARD --save-arch FILE measures them"
     )
 
 

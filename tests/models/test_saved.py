@@ -12,7 +12,7 @@ import pytest
 from tests.cli.cases import run
 from tests.jobs import check, phases, terms
 
-from vramcast.models.build import build_arch
+from vramcast.models.arch import build_arch
 from vramcast.models.measured import NEVER, Layers, Measured, Measurement, Part, Parts, Tensor
 from vramcast.models.saved import content_of, saved
 
@@ -158,9 +158,9 @@ def test_other_modes_are_named_with_those_of_the_nearest() -> None:
 
 
 def test_a_file_of_another_format_says_what_to_update() -> None:
-    write({**content(), "vramcast_arch": 2, "vramcast": "9.0"})
+    write({**content(), "vramcast_arch": 3, "vramcast": "9.0"})
     assert refused("check --model own.json").startswith(
-        "error: own.json is a traced model of format 2; this vramcast reads format 1\n  written by  vramcast 9.0\n"
+        "error: own.json is a traced model of format 3; this vramcast reads format 2\n  written by  vramcast 9.0\n"
     )
     assert "  help        update vramcast" in refused("check --model own.json")
 

@@ -15,7 +15,7 @@ from vramcast.catalog.models import ModelRow
 from vramcast.errors import Refused
 from vramcast.models.adapters.count import count
 from vramcast.models.adapters.read import lora_adapter
-from vramcast.models.build import build_arch
+from vramcast.models.arch import build_arch
 from vramcast.models.describe import build_layout
 
 Said: TypeAlias = tuple[str, object, str]

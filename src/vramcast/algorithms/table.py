@@ -20,6 +20,8 @@ class Modes(Struct, frozen=True, kw_only=True):
     apart: bool = False
     """the engine has GPUs of its own, which are no part of the group"""
     sharded: bool = False
+    mixed: bool = False
+    """the model that learns has layers of several kinds"""
     old_logprobs: bool = False
     """the trainer recomputes log-probabilities under the policy that generated"""
 
@@ -57,14 +59,18 @@ LOAD = Phase("load", (Instant("built", {"rollout": "absent"}),), when=("first",)
 
 def training(role: str, modes: Modes) -> tuple[Phase, ...]:
     """Forward, loss, backward and step of one role. FSDP's first block is a moment of its own: the root unit is there
-    twice."""
+    twice. Where layers differ, the worst of those between the first and the last is one too ("blocks")."""
     blocks = ("first block", "last block") if modes.sharded else ("last block",)
+    inner = ("blocks",) if modes.mixed else ()
     return (
         Phase("forward", tuple(Instant(name, {role: "forward"}) for name in blocks)),
         Phase("loss", (Instant("head", {role: "loss"}),)),
         Phase(
             "backward",
-            tuple(Instant(name, {role: "backward"}) for name in ("loss", "first block", "last block", "embedding")),
+            tuple(
+                Instant(name, {role: "backward"})
+                for name in ("loss", "first block", *inner, "last block", "embedding")
+            ),
         ),
         Phase("step", (Instant("update", {role: "step"}),)),
     )

@@ -9,6 +9,8 @@ from vramcast.errors import Mistake, Mistakes
 from vramcast.estimate.causes import serves
 from vramcast.memory.alloc_conf import parse
 from vramcast.models.arch import Arch
+from vramcast.models.cache.kinds import text_config
+from vramcast.models.cache.windows import spans
 from vramcast.types.job import Fact
 from vramcast.types.settings import ADAPTED, Settings
 from vramcast.units import divisors, show_bytes
@@ -22,7 +24,7 @@ def check_model(
     """Collect mistakes and warnings about values that do not go with the model; gives the paths with mistakes."""
     origin = _origins(facts)
     contradicted: set[str] = set()
-    heads = int(arch.dims.heads)
+    heads, _ = arch.heads
     for path, ranks in (("tp", settings.tp), ("engine.tp", settings.engine_tp)):
         if heads % ranks:
             _does_not_divide(path, ranks, "heads", heads, origin(path), f"{arch.name} config.json", mistakes)
@@ -127,7 +129,8 @@ def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mi
             f"lora.targets: {', '.join(unknown)} match no linear layer of {arch.name}",
             **{"from": origin("lora.targets"), "allowed": ", ".join((*arch.linears, "all-linear"))},
         )
-    widest = min(int(arch.dims.hidden), int(arch.dims.kv))
+    widest = min(int(side) for block in arch.kinds for weight in block.weights for side in weight.shape
+                 if weight.name.removesuffix(".weight") in block.linears())  # fmt: skip
     if settings.lora_rank > widest:
         mistakes.add(
             f"lora.rank = {settings.lora_rank} is above the width of a layer it adapts ({widest})",
@@ -151,10 +154,14 @@ def _check_cache(settings: Settings, origin: Callable[[str], str], mistakes: Mis
 
 
 def _check_window(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
-    if settings.engine_kind == "hf" and settings.engine_cache == "quantised" and arch.sliding_layers:
+    if settings.engine_kind != "hf" or settings.engine_cache != "quantised":
+        return
+    seen = spans(arch.model_type, text_config(arch.config), len(arch.layout.layers()), arch.source)
+    windows = [span.tokens for span in seen if span.tokens]
+    if windows:
         mistakes.add(
-            f"engine.cache = quantised is for layers that see all tokens: {arch.name} has {arch.sliding_layers} that "
-            f"see {arch.window}",
+            f"engine.cache = quantised is for layers that see all tokens: {arch.name} has {len(windows)} that "
+            f"see {windows[0]}",
             **{"from": origin("engine.cache"), "allowed": "dynamic, static, offloaded"},
         )
 

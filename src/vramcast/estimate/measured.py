@@ -12,7 +12,7 @@ _SHOWN = ("torch", "transformers", "peft", "trl")
 
 def known_beside(arch: Arch) -> Also:
     """Values that formulas do not know, and a measured model does."""
-    measurement = arch.block.measured
+    measurement = arch.measured
     if measurement is None:
         return {}
     return {"attention": tuple(dict.fromkeys(one.modes.get("attention", "") for one in measurement.variants))}
@@ -20,7 +20,7 @@ def known_beside(arch: Arch) -> Also:
 
 def what_was_measured(arch: Arch) -> Iterator[str]:
     """What to know of a measured model."""
-    measurement = arch.block.measured
+    measurement = arch.measured
     if measurement is not None:
         versions = ", ".join(f"{name} {measurement.source[name]}" for name in _SHOWN if name in measurement.source)
         yield f"{arch.name}: activations as traced with {versions}"

@@ -22,7 +22,7 @@ def check_measured(job: Resolved, seat: Seat) -> None:
     Raises:
         Refused: every mode and size that differs, with what was measured, and the command that measures this job.
     """
-    measurement = job.arch.block.measured
+    measurement = job.arch.measured
     if measurement is None:
         return
     modes = modes_of(seat)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from vramcast.memory.packing import Packing, Product
-from vramcast.models.arch import Arch, Row
-from vramcast.models.layout import Blocks, Layout, Weight, axis
+from vramcast.models.arch import Arch
+from vramcast.models.layout import Blocks, Layout, Weight
 from vramcast.models.quant.format import Format
 from vramcast.models.quant.loadtime import load_time
 from vramcast.models.quant.quantisation import Quantisation
@@ -45,14 +45,15 @@ def quantisation_of(settings: Settings, own: Quantisation | None) -> Quantisatio
 
 def formats_of(quantisation: Quantisation, arch: Arch) -> dict[str, Format]:
     """Linear layer of a block -> its format, of those that are packed."""
-    found = {row.linear: quantisation.format_of(*_parameter(row, arch)) for row in arch.block.rows if row.linear}
+    found = {weight.name.split(".")[-2]: quantisation.format_of(name, weight, module)
+             for name, weight, module in _linears(arch)}  # fmt: skip
     return {name: form for name, form in found.items() if form is not None}
 
 
 def linear_layers(arch: Arch) -> Layout:
     """The linear layers of the first block, as far as a quantisation is checked against them."""
-    weights = tuple(_parameter(row, arch)[1] for row in arch.block.rows if row.linear)
-    block = Blocks("decoder", "model.layers", (0,), weights)
+    weights = tuple(weight for _, weight, _ in _linears(arch))
+    block = Blocks("decoder", arch.kinds[0].prefix, (0,), weights)
     return Layout(name=arch.name, model_type=arch.model_type, blocks=(block,), tied=arch.tied, dtype=arch.dtype)
 
 
@@ -77,7 +78,10 @@ def _is_four_bit(formats: Mapping[str, Format]) -> bool:
     return any(form.name.startswith("int4") for form in formats.values())
 
 
-def _parameter(row: Row, arch: Arch) -> tuple[str, Weight, str]:
-    """(full name, tensor, module) of a linear layer of the first block."""
-    rows, width = arch.dims.size(row.rows), arch.dims.size(row.width)
-    return f"model.layers.0.{row.name}", Weight(row.name, (axis(rows), axis(width))), row.module
+def _linears(arch: Arch) -> Iterator[tuple[str, Weight, str]]:
+    """(full name, tensor, module) of the linear layers of the first layer of each kind."""
+    for block in arch.kinds:
+        linears = block.linears()
+        for weight in block.weights:
+            if weight.name.removesuffix(".weight") in linears:
+                yield f"{block.prefix}.{block.layers[0]}.{weight.name}", weight, block.module(weight)

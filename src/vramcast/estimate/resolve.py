@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct, structs
 
 from vramcast.catalog.frameworks import defaults, parse_framework, recipe, usual_framework
@@ -21,8 +19,7 @@ from vramcast.estimate.measured import known_beside, what_was_measured
 from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, not_modelled
 from vramcast.estimate.packing import implied_facts
 from vramcast.estimate.packing_checks import check_packing
-from vramcast.models.arch import Arch
-from vramcast.models.build import FAMILIES, build_arch
+from vramcast.models.arch import Arch, build_arch, has_forward, no_forward
 from vramcast.models.quant.quantisation import Quantisation
 from vramcast.types.job import Fact, Job, Origin, Understanding, settings_of
 from vramcast.types.paths import PATHS, Value, write_value
@@ -196,8 +193,6 @@ def _model(asked: Mapping[str, Fact], programs: bool) -> _Model:
         raise refuse("no model given", **{"from": str(fact.origin)})
     row = model_config(fact.value)
     arch = _arch(row, programs)
-    if not row.catalogued:
-        _check_fields(row.id, msgspec.json.encode(row.config), row.where)
     return _Model(row, arch, _own_quantisation(row))
 
 
@@ -207,19 +202,10 @@ def _arch(row: ModelRow, programs: bool) -> Arch:
         from vramcast.models.saved import saved_arch
 
         return saved_arch(row.measured, row.id, row.where)
-    if programs or row.config.get("model_type") in FAMILIES:
-        return build_arch(row.id, row.config, row.where)
-    from vramcast.models.described import described_arch
-
-    return described_arch(row.id, row.config, row.where)
-
-
-@lru_cache(16)
-def _check_fields(name: str, config: bytes, where: str) -> None:
-    """A user's file is checked field by field, and once: every lever asks about it again."""
-    from vramcast.models.describe import build_layout
-
-    build_layout(name, msgspec.json.decode(config), where)
+    arch = build_arch(row.id, row.config, row.where)
+    if programs and not has_forward(arch):
+        raise no_forward(arch)
+    return arch
 
 
 def _own_quantisation(row: ModelRow) -> Quantisation | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
-import msgspec
 from msgspec import structs
 
 from vramcast.catalog.gpus import Gpu
@@ -13,8 +11,6 @@ from vramcast.estimate.causes import serves
 from vramcast.estimate.lengths import rollout_sequences, total_len
 from vramcast.estimate.resolve import Resolved
 from vramcast.memory.seat import Engine, Seat
-from vramcast.models.describe import build_layout
-from vramcast.models.layout import Layout
 from vramcast.models.place import VOCAB_MULTIPLE, Cut
 from vramcast.models.quant.loadtime import load_time
 from vramcast.models.served import BATCHED, Served
@@ -65,7 +61,7 @@ def engine_seat(job: Resolved, base: Seat) -> Seat:
 def _served(job: Resolved, settings: Settings) -> Served:
     tp, row = settings.engine_tp, job.row
     return Served(
-        _layout(row.id, msgspec.json.encode(row.config), row.where),
+        job.arch.layout,
         row.config,
         Cut(tp=tp, etp=tp, vocab_multiple=VOCAB_MULTIPLE),
         dtype=settings.engine_dtype,
@@ -73,12 +69,6 @@ def _served(job: Resolved, settings: Settings) -> Served:
         quantisation=job.quantisation or load_time(settings.engine_quant),
         cache=settings.engine_kv_dtype or "auto",
     )
-
-
-@lru_cache(16)
-def _layout(name: str, config: bytes, where: str) -> Layout:
-    """Built once: every lever asks about the same model again."""
-    return build_layout(name, msgspec.json.decode(config), where)
 
 
 def _max_seqs(job: Resolved, settings: Settings) -> int:

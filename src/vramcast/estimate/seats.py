@@ -39,7 +39,14 @@ class Seats:
         records = self.base.trains and state in ("forward", "loss", "backward", "step")
         memo = self.memos.setdefault((records, state == "generate", *work.items()), {})
         seat = structs.replace(
-            self.base, state=state, phase=phase.name, instant=instant.name, when=when, memo=memo, **work
+            self.base,
+            state=state,
+            phase=phase.name,
+            instant="first block" if instant.name == "blocks" else instant.name,
+            inner=instant.name == "blocks",
+            when=when,
+            memo=memo,
+            **work,
         )
         return named(seat) if self.names else seat
 

@@ -44,6 +44,7 @@ def modes_of(job: Resolved) -> Modes:
         engine=settings.engine_kind,
         apart=settings.algorithm == "grpo" and settings.engine_process == "server",
         sharded=is_sharded(settings, job.recipe),
+        mixed=len(job.arch.kinds) > 1 and job.arch.measured is None,
         old_logprobs=recomputed and settings.engine_kind != "hf",
     )
 

@@ -4,48 +4,51 @@ from __future__ import annotations
 
 from vramcast.memory.eager_attention import EagerAttention
 from vramcast.memory.tape import Tensor
+from vramcast.models.ops import Heads
 from vramcast.num import Size, up_to, whole
+
+_SMALL = 128
+"""head widths up to which the flash kernel pads to 32, above to 64"""
 
 
 class Attention(EagerAttention):
     """`Linears` with attention."""
 
-    def attention(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Causal attention of all sequences; query, key and value are `tokens * width`. Its output, and the weights
-        if there are any."""
+    def attention(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
+        """Causal attention of all sequences; query, key and value are `tokens * width`."""
         seat = self.seat
         if seat.attention == "eager":
-            return self._eager(query, key, value)
+            return self._eager(query, key, value, heads)
         if seat.autocast:
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
         if seat.attention == "efficient":
-            out = self._efficient(query, key, value)
+            out = self._efficient(query, key, value, heads)
         else:
-            out = self._flash(query, key, value)
+            out = self._flash(query, key, value, heads)
         self.drop(query, key, value)
-        return out, ()
+        return out
 
-    def _flash(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _flash(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
         """FlashAttention 2: output and log-sum-exp are kept. Backward: dq, dk, dv and, for its own use, an fp32 row
         sum, an fp32 dq over padded rows, and expanded dk and dv when heads share keys.
 
         Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd.
         """
-        tape, dims, seat = self.tape, self.seat.arch.dims, self.seat
+        tape, seat = self.tape, self.seat
         out = tape.like(query, "attention output")
-        log_sum = tape.empty("log-sum-exp", query.rows, dims.heads, "fp32")
+        log_sum = tape.empty("log-sum-exp", query.rows, heads.count, "fp32")
         padded_rows = seat.sequences * up_to(seat.seq_len, 128)
-        padded_head = up_to(dims.head_dim, 32 if seat.arch.small_heads else 64)
+        padded_head = up_to(heads.width, 32 if int(heads.width) <= _SMALL else 64)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
             grads: list[Tensor | None] = [
                 tape.like(x, f"{name} gradient") for name, x in (("query", query), ("key", key), ("value", value))
             ]
-            row_sum = tape.empty("attention row sums", padded_rows, dims.heads, "fp32")
-            wide = tape.empty("fp32 query gradient", padded_rows, dims.heads * padded_head, "fp32")
-            expanded = self._expanded_gradients(query)
+            row_sum = tape.empty("attention row sums", padded_rows, heads.count, "fp32")
+            wide = tape.empty("fp32 query gradient", padded_rows, heads.count * padded_head, "fp32")
+            expanded = self._expanded_gradients(query, heads)
             tape.drop(row_sum, wide, *expanded)
             return grads
 
@@ -53,26 +56,26 @@ class Attention(EagerAttention):
         self.drop(log_sum)
         return out
 
-    def _expanded_gradients(self, query: Tensor) -> list[Tensor]:
-        if not self.seat.arch.shares_keys:
+    def _expanded_gradients(self, query: Tensor, heads: Heads) -> list[Tensor]:
+        if not heads.shared:
             return []
         return [self.tape.like(query, f"expanded {name} gradient") for name in ("key", "value")]
 
-    def _efficient(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _efficient(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
         """Memory-efficient attention: keys and values are first expanded to all heads (before torch 2.14 the kernel has
         no grouped heads); rows of the log-sum-exp are padded to 32. Backward adds an fp32 row sum.
 
         Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu; transformers repeat_kv.
         """
-        tape, dims, seat = self.tape, self.seat.arch.dims, self.seat
-        key, value = (self._expanded(x, query, name) for x, name in ((key, "key"), (value, "value")))
+        tape, seat = self.tape, self.seat
+        key, value = (self._expanded(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
         out = tape.like(query, "attention output")
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
-        log_sum = tape.empty("log-sum-exp", padded_rows, dims.heads, "fp32")
+        log_sum = tape.empty("log-sum-exp", padded_rows, heads.count, "fp32")
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
             grads: list[Tensor | None] = [tape.like(query, f"{name} gradient") for name in ("query", "key", "value")]
-            row_sum = tape.empty("attention row sums", padded_rows, dims.heads, "fp32")
+            row_sum = tape.empty("attention row sums", padded_rows, heads.count, "fp32")
             tape.drop(row_sum)
             return grads
 
@@ -91,10 +94,9 @@ class Attention(EagerAttention):
         self.drop(key, value)
         return cached[0], cached[1]
 
-    def split_heads(self, x: Tensor) -> Tensor:
-        """The same memory seen as one row per head, for norms over a head."""
-        head_dim = self.seat.arch.dims.head_dim
-        return self._reshaped(x, x.rows * whole(x.width, head_dim), head_dim)
+    def split_heads(self, x: Tensor, width: Size) -> Tensor:
+        """The same memory seen as one row of `width` per head, for norms over a head."""
+        return self._reshaped(x, x.rows * whole(x.width, width), width)
 
     def merge_heads(self, x: Tensor, width: Size) -> Tensor:
         """Back to one row of `width` per token."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vramcast.memory.linear import Linears
 from vramcast.memory.tape import Tensor
+from vramcast.models.ops import Heads
 
 
 class EagerAttention(Linears):
@@ -24,24 +25,26 @@ class EagerAttention(Linears):
         """What is added to the scores, of every pair of tokens of a sequence."""
         return self.tape.empty("mask", self.seat.tokens, self.seat.seq_len, self.weights_dtype)
 
-    def _eager(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _eager(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
         """Keys and values are expanded to all heads; under autocast each product casts its inputs. The softmax is in
         fp32 (of bf16 by a copy, of fp16 in one kernel) and kept, beside it in 16 bits for the product with the values.
+        The block holds the weights until it is through.
         """
         tape, dtype = self.tape, self.seat.compute_dtype
-        keys, values = self._expanded(key, query, "key"), self._expanded(value, query, "value")
-        weights = self._weights(query, keys)
+        keys, values = self._expanded(key, query, "key", heads), self._expanded(value, query, "value", heads)
+        weights = self._weights(query, keys, heads)
         low = self.cast(weights, dtype, "attention weights")
-        right = self._right(values, "value")
+        right = self._right(values, "value", heads)
         mixed = self._bmm(tape.like(query, "attention by head", dtype), low, right)
         out = tape.like(mixed, "attention output")
         tape.node(out, [mixed], [], lambda gradient: [self._separate(gradient, "attention gradient by head")])
         self.drop(mixed, low, right, keys, values)
-        return out, (weights,)
+        self.keep(weights)
+        return out
 
-    def _weights(self, query: Tensor, keys: Tensor) -> Tensor:
+    def _weights(self, query: Tensor, keys: Tensor, heads: Heads) -> Tensor:
         """Softmax of the scaled, masked scores, in the dtype of the query."""
-        scores = self._scores(query, keys)
+        scores = self._scores(query, keys, heads)
         scaled = self.times(scores)
         self.drop(scores)
         mask = Tensor(scaled.rows, scaled.width, self.weights_dtype, None)
@@ -52,15 +55,15 @@ class EagerAttention(Linears):
         self.drop(masked, wide)
         return weights
 
-    def _scores(self, query: Tensor, keys: Tensor) -> Tensor:
+    def _scores(self, query: Tensor, keys: Tensor, heads: Heads) -> Tensor:
         tape, seat = self.tape, self.seat
         right = self.cast(keys, seat.compute_dtype, "key cast")
         low = self.cast(query, seat.compute_dtype, "query cast")
         left = self._separate(low, "query by head")
         self.drop(low)
-        whole, right = right, self._right(right, "key")
+        whole, right = right, self._right(right, "key", heads)
         self.drop(whole)
-        out = tape.empty("scores", seat.tokens * seat.arch.dims.heads, seat.seq_len, seat.compute_dtype)
+        out = tape.empty("scores", seat.tokens * heads.count, seat.seq_len, seat.compute_dtype)
         self._bmm(out, left, right)
         self.drop(left, right)
         return out
@@ -94,10 +97,9 @@ class EagerAttention(Linears):
         self.drop(wide)
         return out
 
-    def _right(self, x: Tensor, name: str) -> Tensor:
+    def _right(self, x: Tensor, name: str, heads: Heads) -> Tensor:
         """Keys or values as a product of all heads wants them: so they are where they were expanded or cached."""
-        seat = self.seat
-        ready = seat.arch.shares_keys or seat.caches_in_step
+        ready = heads.shared or self.seat.caches_in_step
         return self._alias(x) if ready else self._separate(x, f"{name} by head")
 
     def _separate(self, x: Tensor, name: str) -> Tensor:
@@ -108,9 +110,9 @@ class EagerAttention(Linears):
         out = tape.like(x, name)
         return tape.node(out, [x], [], lambda gradient: [tape.view(gradient)])
 
-    def _expanded(self, x: Tensor, query: Tensor, name: str) -> Tensor:
+    def _expanded(self, x: Tensor, query: Tensor, name: str, heads: Heads) -> Tensor:
         """repeat_kv: a copy for all heads; the gradient is summed back over the group."""
-        if not self.seat.arch.shares_keys:
+        if not heads.shared:
             return self._alias(x)
         tape = self.tape
         out = tape.like(query, f"expanded {name}", x.dtype)

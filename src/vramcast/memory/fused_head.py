@@ -20,11 +20,11 @@ class FusedHead(Attention):
 
         Source: trl/kernels/chunked_logprob.py (since TRL 1.15).
         """
-        tape, seat, dims = self.tape, self.seat, self.seat.arch.dims
+        tape, seat, arch = self.tape, self.seat, self.seat.arch
         self.scope("fused head")
-        scored, vocab = seat.scored_tokens, dims.vocab
+        scored, vocab = seat.scored_tokens, arch.vocab
         picked = self._pick(hidden, scored)
-        weight = tape.parameter(vocab, dims.hidden, self.weights_dtype, self.base_trains)
+        weight = tape.parameter(vocab, arch.hidden, self.weights_dtype, self.base_trains)
         labels = tape.empty("labels", scored, 1, "int64")
         statistics = [tape.empty(f"statistic {number}", scored, 1, "fp32") for number in range(_STATISTICS)]
         self.drop(*self._tiles(picked, keeps_slice=False))
@@ -56,7 +56,7 @@ class FusedHead(Attention):
         it. Each is cast before the last one is let go of; forward lets go of slices at once. What happens in two chunks
         of rows happens in more. Gives what is there at the end."""
         tape, seat, recipe = self.tape, self.seat, self.seat.recipe
-        dtype, width, vocab = seat.compute_dtype, picked.width, seat.arch.dims.vocab
+        dtype, width, vocab = seat.compute_dtype, picked.width, seat.arch.vocab
 
         def rows(count: Size) -> list[Tensor]:
             return [tape.empty("hidden tile", count, width, dtype, "logits")] if picked.dtype != dtype else []
@@ -102,9 +102,9 @@ class FusedHead(Attention):
 
         Source: verl/utils/experimental/torch_functional.py, FusedLinearForPPO (since verl 0.4).
         """
-        tape, seat, dims = self.tape, self.seat, self.seat.arch.dims
+        tape, seat, arch = self.tape, self.seat, self.seat.arch
         self.scope("fused head")
-        weight = tape.parameter(dims.vocab, dims.hidden, self.weights_dtype, self.base_trains)
+        weight = tape.parameter(arch.vocab, arch.hidden, self.weights_dtype, self.base_trains)
         labels = tape.empty("labels", hidden.rows, 1, "int64")
         computed = seat.compute_dtype if seat.autocast else hidden.dtype
         out, entropies = (
@@ -137,7 +137,7 @@ class FusedHead(Attention):
     def _chunk_logits(self, rows: Size, hidden: Tensor, dtype: str) -> Tensor:
         """fp32 logits of a chunk: the product, divided by the temperature, widened. Under autocast the product casts
         both sides, and a transposed weight is not cached."""
-        tape, vocab = self.tape, self.seat.arch.dims.vocab
+        tape, vocab = self.tape, self.seat.arch.vocab
         some = at_most(1, rows) * vocab
         casts = [
             tape.empty(f"{name} cast", count, hidden.width, dtype, "logits")

@@ -26,7 +26,7 @@ class Model(ScoredLogits):
         weights."""
         self.scope("")
         dtype = self.weights_dtype if embedded else self.seat.hidden_dtype
-        out = self.tape.empty(name, self.seat.tokens, self.seat.arch.dims.hidden, dtype)
+        out = self.tape.empty(name, self.seat.tokens, self.seat.arch.hidden, dtype)
         out.requires_grad = self.tape.records
         return out
 
@@ -35,10 +35,10 @@ class Model(ScoredLogits):
 
         Source: aten/src/ATen/native/cuda/Embedding.cu (sorts above 3072 ids).
         """
-        tape, dims = self.tape, self.seat.arch.dims
+        tape, arch = self.tape, self.seat.arch
         self.scope("embed_tokens")
-        weight = tape.parameter(dims.vocab, dims.hidden, self.weights_dtype, self.base_trains)
-        out = tape.empty("embedded tokens", self.seat.tokens, dims.hidden, self.weights_dtype)
+        weight = tape.parameter(arch.vocab, arch.hidden, self.weights_dtype, self.base_trains)
+        out = tape.empty("embedded tokens", self.seat.tokens, arch.hidden, self.weights_dtype)
         out.requires_grad = self.seat.inputs_require_grad and tape.records
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
@@ -51,22 +51,24 @@ class Model(ScoredLogits):
 
         return tape.node(out, [weight], [], backward)
 
-    def rope_tables(self) -> tuple[Tensor, Tensor]:
+    def rope_tables(self) -> None:
         """Cosines and sines of every position, in the dtype of the hidden states; computed in fp32. Training shares
         them; `generate` counts the positions of each sequence from its mask and makes tables for each.
 
         Source: transformers/generation/utils.py, _prepare_position_ids_for_generation.
         """
         tape, seat = self.tape, self.seat
+        if not int(seat.arch.ends.rotary):
+            return
         self.scope("rotary_emb")
-        head_dim = seat.arch.dims.head_dim
+        width = seat.arch.ends.rotary
         positions = seat.tokens if seat.state == "generate" else seat.seq_len
-        angles = tape.empty("fp32 angles", positions, head_dim, "fp32")
+        angles = tape.empty("fp32 angles", positions, width, "fp32")
         cosines, sines = (tape.like(angles, f"fp32 {part}") for part in ("cosines", "sines"))
         tape.drop(angles)
         low = tuple(self.cast(table, self.weights_dtype, "rope table") for table in (cosines, sines))
         tape.drop(cosines, sines)
-        return low[0], low[1]
+        self.tables = low[0], low[1]
 
     # --- heads --------------------------------------------------------------------------------------------------------
 
@@ -75,7 +77,7 @@ class Model(ScoredLogits):
         those of the whole prompt, and fp32 of them."""
         tape, seat, recipe = self.tape, self.seat, self.seat.recipe
         self.scope("")
-        scaled = recipe.prefill_logits == "scaled" and seat.arch.multiplies
+        scaled = recipe.prefill_logits == "scaled" and seat.arch.ends.multiplies
         every = recipe.prefill_logits == "all" or scaled
         scored = hidden if every else Tensor(seat.sequences, hidden.width, hidden.dtype, hidden.storage)
         logits = self._logits(scored)
@@ -85,7 +87,7 @@ class Model(ScoredLogits):
             self.drop(plain)
         self.drop(hidden)  # the model's forward returns the logits only
         copy = [tape.like(logits, "logits of the loop", kind="logits")] if scaled else []
-        wide = tape.empty("fp32 last logits", seat.sequences, seat.arch.dims.vocab, "fp32", "logits")
+        wide = tape.empty("fp32 last logits", seat.sequences, seat.arch.vocab, "fp32", "logits")
         self.drop(logits, *copy)
         return wide
 
@@ -95,7 +97,7 @@ class Model(ScoredLogits):
 
         Source: transformers/loss/loss_utils.py, ForCausalLMLoss; torch log_softmax and nll_loss.
         """
-        tape, dims, shift = self.tape, self.seat.arch.dims, self.seat.recipe.shift
+        tape, arch, shift = self.tape, self.seat.arch, self.seat.recipe.shift
         self.scope("")
         logits = self._logits(hidden)
         wide = self.cast(logits, "fp32", "fp32 logits")
@@ -104,7 +106,7 @@ class Model(ScoredLogits):
             self.drop(logits)
             logits = Tensor(wide.rows, wide.width, wide.dtype, tape.hold(wide).storage)
         scored = self._alias(wide) if shift == "labels" else self._shifted(wide)
-        probabilities = tape.empty("log-softmax", wide.rows, dims.vocab, "fp32", "logits")
+        probabilities = tape.empty("log-softmax", wide.rows, arch.vocab, "fp32", "logits")
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
             nll = tape.like(wide, "nll gradient", kind="logits")

@@ -10,14 +10,17 @@ from vramcast.num import Size
 class Linears(Packed):
     """`Packed` with matrix products of plain weights, and adapters beside either."""
 
-    def linear(self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool) -> Tensor:
+    def linear(self, name: str, x: Tensor) -> Tensor:
         """`x @ W.T + b`, with an adapter beside it when `name` is a target.
 
-        Shapes: x is `rows * inputs`, the result `rows * outputs`; `name` is the module's last name (`q_proj`).
+        `name` is the layer's below its block (`self_attn.q_proj`), whose tensors have the widths.
         """
-        if self.seat.adapts(name):
-            return self._adapted(name, x, inputs, outputs, bias)
-        return self._base(name, x, inputs, outputs, bias)
+        axes = self.weights[f"{name}.weight"].shape
+        outputs = axes[1] if self.transposed else axes[0]
+        bias, last = self.has(f"{name}.bias"), name.rpartition(".")[2]
+        if self.seat.adapts(last):
+            return self._adapted(last, x, x.width, outputs, bias)
+        return self._base(last, x, x.width, outputs, bias)
 
     def _base(self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool) -> Tensor:
         """The model's own product; the head is never packed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramcast.memory.pass_sizes import BlockPass, EndPass
+from vramcast.memory.pass_sizes import BlockPass, EndPass, Stack
 from vramcast.memory.passes import cached_casts
 from vramcast.memory.seat import Seat
 from vramcast.models.extents import Sizes
@@ -52,19 +52,14 @@ def under(measurement: Measurement, modes: dict[str, str]) -> list[Measured]:
     return [one for one in measurement.variants if one.modes == modes]
 
 
-def measured_block(seat: Seat) -> BlockPass:
-    """A block of the last one's kind."""
-    return _block(_parts(seat).layers[0].part, seat)
-
-
-def measured_first(seat: Seat) -> BlockPass:
-    """The first block; with it what blocks of other kinds keep beyond the last one's, whose numbers stand for all. In
-    its backward, masks that only other kinds read are gone: they are counted with all tables."""
+def measured_stack(seat: Seat) -> Stack:
+    """Blocks of the last one's kind stand for all behind the first; with that is counted what those of other kinds keep
+    beyond. In its backward, masks that only other kinds read are gone: they are counted with all tables."""
     first, (usual, *others) = _block(_parts(seat).first, seat), _parts(seat).layers
     first = first._replace(backward=first.backward - _gone(seat))
     for layers in others:
         first = _with_others(first, layers.count, _block(layers.part, seat), _block(usual.part, seat))
-    return first
+    return Stack.of_one(first, _block(usual.part, seat), seat.arch.layers)
 
 
 def _gone(seat: Seat) -> Size:
@@ -143,7 +138,7 @@ def _parts(seat: Seat) -> Parts:
     """The micro-batch that the seat is about."""
 
     def find() -> Parts:
-        measurement = seat.arch.block.measured
+        measurement = seat.arch.measured
         found = under(measurement, modes_of(seat)) if measurement is not None else []
         assert found  # `estimate/measured_checks.py` refuses a job that was not measured
         if len(found) > 1:  # one sequence is run in another way: a mode that the number says

@@ -10,17 +10,42 @@ from vramcast.memory.promotion import promoted
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape, Tensor
 from vramcast.memory.units import learns_whole
+from vramcast.models.layout import Blocks, Weight
 from vramcast.num import whole
 
 
 class Eager:
-    """The operators of `models/program.py` in eager mode on one seat's sizes, dtypes and trainable parts."""
+    """The operators of `models/ops.py` in eager mode on one seat's sizes, dtypes and trainable parts."""
 
     def __init__(self, tape: Tape, seat: Seat) -> None:
         self.tape = tape
         self.seat = seat
         self.weights_dtype = seat.param_dtype
         self.base_trains = seat.tuning == "full" or learns_whole(seat)
+        self.weights: dict[str, Weight] = {}
+        """of the block that runs, by their names below it"""
+        self.variables: list[Tensor] = []
+        """what the block holds until it is through"""
+        self.tables: tuple[Tensor, Tensor] | None = None
+        self.transposed = False
+        """linear layers are stored inputs first (GPT-2's Conv1D)"""
+
+    def run(self, block: Blocks, hidden: Tensor) -> Tensor:
+        """The forward of a block; the caller holds what it is given."""
+        assert block.forward is not None
+        self.weights = {weight.name: weight for weight in block.weights}
+        out = block.forward(self, hidden)
+        self.drop(*self.variables)
+        self.variables.clear()
+        return out
+
+    def keep(self, *tensors: Tensor) -> None:
+        """Variables of the block, which it holds until it is through."""
+        self.variables += tensors
+
+    def has(self, name: str) -> bool:
+        """Whether the block that runs has a parameter."""
+        return name in self.weights
 
     def scope(self, module: str) -> None:
         """Names what follows after the module it belongs to."""
@@ -90,16 +115,21 @@ class Eager:
         out = self.tape.like(x, "multiple")
         return self.tape.node(out, [x], [], lambda gradient: [self.tape.like(x, "multiple gradient")])
 
-    def silu(self, x: Tensor) -> Tensor:
-        """SiLU keeps its input."""
-        out = self.tape.like(x, "silu")
+    def activate(self, function: str, x: Tensor) -> Tensor:
+        """An activation by its name in `hidden_act`; SiLU and GELU keep their input."""
+        out = self.tape.like(x, function)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
-            return [self.tape.like(x, "silu gradient")]
+            return [self.tape.like(x, f"{function} gradient")]
 
         return self.tape.node(out, [x], [x], backward)
 
     # --- normalisation and positions ----------------------------------------------------------------------------------
+
+    def norm(self, kind: str, name: str, x: Tensor) -> Tensor:
+        """A norm of a block or of the model's end, by its kind."""
+        self.scope(name)
+        return self.rms_norm(x)
 
     def rms_norm(self, x: Tensor) -> Tensor:
         """Hugging Face's RMSNorm: an fp32 copy (kept), its root mean square (kept), the normalised rows (kept if the
@@ -152,8 +182,10 @@ class Eager:
 
         return self.tape.node(out, [x], [out] if saves else [], backward)
 
-    def rope(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+    def rope(self, x: Tensor) -> Tensor:
         """Rotary positions: `x * cos + rotate_half(x) * sin`; only the tables are saved."""
+        tables = self.tables
+        assert tables is not None
         cosines = self.scale(x, tables[0], "x * cos")
         turned = self._rotate_half(x)
         sines = self.scale(turned, tables[1], "rotated * sin")

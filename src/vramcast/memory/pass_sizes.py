@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 
-from vramcast.num import Size
+from vramcast.num import Size, total, worst
 
 
 class BlockPass(NamedTuple):
@@ -30,6 +31,73 @@ class BlockPass(NamedTuple):
     """the tensors that `saved` and `carried` are the sum of"""
     held: Size = 0
     """what nodes hold themselves, until the whole graph goes: not part of `saved`"""
+
+
+Value: TypeAlias = Callable[[BlockPass], Size]
+
+
+class Stack(NamedTuple):
+    """The layers of a model, one after another."""
+
+    first: BlockPass
+    """the one behind the embedding, which may be unlike others of its kind"""
+    kinds: tuple[BlockPass, ...]
+    order: tuple[int, ...]
+    """layer → its kind; only the ends of it where all are of one kind"""
+    between: tuple[Size, ...]
+    """how many of each kind there are without the first layer and the last"""
+    behind: tuple[Size, ...]
+    """how many without the first"""
+
+    @classmethod
+    def of_one(cls, first: BlockPass, kind: BlockPass, layers: Size) -> Stack:
+        """All layers are of one kind."""
+        return cls(first, (kind,), (0,), (worst(layers - 2, 0),), (layers - 1,))
+
+    @classmethod
+    def of_many(cls, first: BlockPass, kinds: tuple[BlockPass, ...], order: tuple[int, ...]) -> Stack:
+        """Layers of several kinds, in their order."""
+        between, behind = ([part.count(kind) for kind in range(len(kinds))] for part in (order[1:-1], order[1:]))
+        return cls(first, kinds, order, tuple(between), tuple(behind))
+
+    @property
+    def last(self) -> BlockPass:
+        """The layer before the final norm."""
+        return self.kinds[self.order[-1]]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Layers of several kinds."""
+        return len(self.kinds) > 1
+
+    def inner(self, value: Value) -> Size:
+        """A value summed over the layers between the first and the last."""
+        return total(count * value(kind) for count, kind in zip(self.between, self.kinds, strict=True))
+
+    def later(self, value: Value) -> Size:
+        """Over all layers but the first."""
+        return total(count * value(kind) for count, kind in zip(self.behind, self.kinds, strict=True))
+
+    def all(self, value: Value) -> Size:
+        """Over all layers."""
+        return value(self.first) + self.later(value)
+
+    def most(self, value: Value) -> Size:
+        """The largest over the kinds."""
+        return worst(*(value(kind) for kind in self.kinds))
+
+    def over(self, start: int, end: int, value: Value) -> Size:
+        """Over the layers from `start` on, before `end`; the first is not among them."""
+        counts = [self.order[max(start, 1) : end].count(kind) for kind in range(len(self.kinds))]
+        return total(count * value(kind) for count, kind in zip(counts, self.kinds, strict=True))
+
+    def places(self, *, inner: bool) -> Iterator[tuple[int, BlockPass]]:
+        """(layer, its pass) of the first and the last layer of every kind; `inner`: between first and last only."""
+        order = self.order[1:-1] if inner else self.order[1:]
+        for kind, block in enumerate(self.kinds):
+            if kind in order:
+                first, last = order.index(kind), len(order) - 1 - order[::-1].index(kind)
+                yield from ((place + 1, block) for place in dict.fromkeys((first, last)))
 
 
 class EndPass(NamedTuple):

@@ -1,7 +1,7 @@
 """One block and the model's two ends, run over the tape: the numbers from which every activation term is made.
 
-Blocks of a kind are equal, so a model of L layers is L times what one block keeps plus the worst moment of one block.
-Passes are cached on the seat: all its terms and instants read the same ones.
+Blocks of a kind are equal, so a model is a sum over its kinds of what one block keeps, and the worst moment of one
+block. Passes are cached on the seat: all its terms and instants read the same ones.
 """
 
 from __future__ import annotations
@@ -12,31 +12,39 @@ from msgspec import structs
 
 from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.head import Model
-from vramcast.memory.pass_sizes import BlockPass, EndPass
+from vramcast.memory.pass_sizes import BlockPass, EndPass, Stack
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape
 from vramcast.memory.units import learns_whole
+from vramcast.models.layout import Blocks
 from vramcast.num import Size, total, worst
 
 
-def block_pass(seat: Seat) -> BlockPass:
-    """One block of the seat's architecture, forward and, if the seat trains, backward."""
-    if seat.arch.block.measured is not None:
-        return seat.once("block", lambda: measured().measured_block(seat))
-    return seat.once("block", lambda: _train_block(seat) if seat.records else _infer_block(seat))
+def stack(seat: Seat) -> Stack:
+    """The layers of the seat's architecture, forward and, if the seat trains, backward."""
+    return seat.once("stack", lambda: measured().measured_stack(seat) if seat.arch.measured else _stack(seat))
 
 
-def first_block_pass(seat: Seat) -> BlockPass:
-    """The block behind the embedding. With adapters and no checkpoints nothing before it learns, so it keeps less; what
-    it is given may be of another dtype than what it gives."""
-    if seat.arch.block.measured is not None:
-        return seat.once("first block", lambda: measured().measured_first(seat))
+def _stack(seat: Seat) -> Stack:
+    kinds = seat.arch.kinds
+    passes = [_train_block(seat, kind) if seat.records else _infer_block(seat, kind) for kind in kinds]
+    order = {layer: index for index, kind in enumerate(kinds) for layer in kind.layers}
+    places = tuple([order[layer] for layer in sorted(order)])
+    first = _first_block(seat, kinds[places[0]]) or passes[places[0]]
+    if len(kinds) == 1:
+        return Stack.of_one(first, passes[0], seat.arch.layers)
+    return Stack.of_many(first, tuple(passes), places)
+
+
+def _first_block(seat: Seat, kind: Blocks) -> BlockPass | None:
+    """The block behind the embedding, where it is not like later ones. With adapters and no checkpoints nothing before
+    it learns, so it keeps less; what it is given may be of another dtype than what it gives."""
     learns = seat.tuning == "full" or learns_whole(seat) or seat.recompute == "full"
     if not seat.records or (learns and seat.hidden_dtype == seat.param_dtype):
-        return block_pass(seat)
+        return None
     if seat.recompute == "full":
-        return seat.once("first block", lambda: _checkpointed_block(seat, embedded=True))
-    return seat.once("first block", lambda: _plain_block(seat, input_learns=learns, embedded=True))
+        return _checkpointed_block(seat, kind, embedded=True)
+    return _plain_block(seat, kind, input_learns=learns, embedded=True)
 
 
 def end_pass(seat: Seat) -> EndPass:
@@ -50,7 +58,7 @@ def sparse_end_pass(seat: Seat) -> EndPass:
 
 
 def _ends(seat: Seat) -> EndPass:
-    return _run_ends(seat) if seat.arch.block.measured is None else measured().measured_ends(seat)
+    return _run_ends(seat) if seat.arch.measured is None else measured().measured_ends(seat)
 
 
 def measured() -> Any:
@@ -65,30 +73,32 @@ def new_tape(seat: Seat, *, records: bool) -> Model:
     return Model(Tape(records=records, accumulates=seat.adds_gradients), seat)
 
 
-def _infer_block(seat: Seat) -> BlockPass:
+def _infer_block(seat: Seat, kind: Blocks) -> BlockPass:
     ops = new_tape(seat, records=False)
-    _, since = _forward_block(ops)
+    _, since = _forward_block(ops, kind)
     return BlockPass(0, 0, ops.tape.alive("cast", since), 0, ops.tape.peak(since), 0, 0)
 
 
-def _train_block(seat: Seat) -> BlockPass:
-    return _plain_block(seat) if seat.recompute == "none" else _checkpointed_block(seat)
+def _train_block(seat: Seat, kind: Blocks) -> BlockPass:
+    return _plain_block(seat, kind) if seat.recompute == "none" else _checkpointed_block(seat, kind)
 
 
-def _forward_block(ops: Model, *, input_learns: bool = True, embedded: bool = False) -> tuple[tuple[Any, Any], int]:
-    """Run the block's program: ((input, output), the step at which the input was there)."""
-    tables = ops.rope_tables()
+def _forward_block(
+    ops: Model, kind: Blocks, *, input_learns: bool = True, embedded: bool = False
+) -> tuple[tuple[Any, Any], int]:
+    """Run a block's forward: ((input, output), the step at which the input was there)."""
+    ops.rope_tables()
     hidden = ops.hidden("block input", embedded=embedded)
     hidden.requires_grad = hidden.requires_grad and input_learns
     since = len(ops.tape.steps)
-    return (hidden, ops.seat.arch.block.program(ops, ops.seat.arch, hidden, tables)), since
+    return (hidden, ops.run(kind, hidden)), since
 
 
-def _plain_block(seat: Seat, *, input_learns: bool = True, embedded: bool = False) -> BlockPass:
+def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedded: bool = False) -> BlockPass:
     """The graph keeps its tensors from forward to backward."""
     ops = new_tape(seat, records=True)
     tape = ops.tape
-    (hidden, out), since = _forward_block(ops, input_learns=input_learns, embedded=embedded)
+    (hidden, out), since = _forward_block(ops, kind, input_learns=input_learns, embedded=embedded)
     forward, casts = tape.peak(since), tape.alive("cast", since)
     tape.end_autocast()
     tape.drop(hidden)
@@ -119,7 +129,7 @@ def _plain_block(seat: Seat, *, input_learns: bool = True, embedded: bool = Fals
     )
 
 
-def _checkpointed_block(seat: Seat, *, embedded: bool = False) -> BlockPass:
+def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> BlockPass:
     """Forward keeps the input only; backward runs the block again, the gradient of its output alive beside it.
 
     Source: torch/utils/checkpoint.py. The non-reentrant kind starts when backward first asks for a saved tensor: what
@@ -129,17 +139,17 @@ def _checkpointed_block(seat: Seat, *, embedded: bool = False) -> BlockPass:
     """
     quiet = new_tape(seat, records=not seat.reentrant)
     quiet.tape.checkpointed = True
-    (_, out), since = _forward_block(quiet, embedded=embedded)
+    (_, out), since = _forward_block(quiet, kind, embedded=embedded)
     forward, casts = quiet.tape.peak(since), quiet.tape.alive("cast", since)
     ops = new_tape(seat, records=True)
     tape = ops.tape
-    tables = ops.rope_tables()
+    ops.rope_tables()
     since = len(tape.steps)
     held = [] if seat.reentrant else ops.hold_again(quiet.held_inputs)
     gradient, hidden = ops.hidden("output gradient"), ops.hidden("block input", embedded=embedded)
     sizes = [] if seat.reentrant else _waiting(quiet.tape, out)
     waiting = [tape.empty("waiting gradient", 1, size, "byte") for size in sizes]
-    out = seat.arch.block.program(ops, seat.arch, hidden, tables)
+    out = ops.run(kind, hidden)
     tape.end_autocast()
     tape.drop(*waiting)
     if seat.reentrant:
@@ -175,9 +185,8 @@ def _run_ends(seat: Seat) -> EndPass:
     tables = tape.alive() - inputs
     mask = _mask(ops)
     since = len(tape.steps)
-    hidden = ops.hidden("last hidden states")
-    ops.scope("norm")
-    normed = ops.rms_norm(hidden)
+    hidden, ends = ops.hidden("last hidden states"), seat.arch.ends
+    normed = ops.norm(ends.norm, ends.final, hidden) if ends.final else tape.hold(hidden)
     tape.drop(hidden)
     start = len(tape.steps)
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
@@ -217,8 +226,7 @@ def _until_loss(ops: Model, since: int, start: int) -> tuple[Size, Size]:
 
 def cached_casts(seat: Seat) -> Size:
     """Copies of the blocks' weights that only autocast holds."""
-    first, block, layers = first_block_pass(seat), block_pass(seat), seat.arch.dims.layers
-    return first.casts - first.saved_casts + (layers - 1) * (block.casts - block.saved_casts)
+    return stack(seat).all(lambda block: block.casts - block.saved_casts)
 
 
 def _mask(ops: Model) -> Size:
@@ -231,12 +239,12 @@ def _mask(ops: Model) -> Size:
 
 def _leaf(seat: Seat) -> Size:
     """The embedding's output, a leaf that stays beside its multiple."""
-    return _embedded(seat) if seat.arch.multiplies and seat.inputs_require_grad else 0
+    return _embedded(seat) if seat.arch.ends.multiplies and seat.inputs_require_grad else 0
 
 
 def _embedded(seat: Seat) -> Size:
     """What the embedding gives."""
-    return seat.tokens * seat.arch.dims.hidden * BYTES[seat.param_dtype]
+    return seat.tokens * seat.arch.hidden * BYTES[seat.param_dtype]
 
 
 def _loss(ops: Model, normed: Any) -> Any:
@@ -267,4 +275,4 @@ def _embedding(seat: Seat) -> tuple[Size, Size]:
 
 def tied_gradient(seat: Seat) -> Size:
     """One gradient of the table that embedding and head share."""
-    return seat.arch.dims.vocab * seat.arch.dims.hidden * BYTES[seat.weights_dtype]
+    return seat.arch.vocab * seat.arch.hidden * BYTES[seat.weights_dtype]

@@ -28,9 +28,9 @@ class ScoredLogits(FusedHead):
         self.tape.end_autocast()
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        dims = self.seat.arch.dims
-        logits = self.linear("lm_head", hidden, dims.hidden, dims.vocab, bias=False)
-        if self.seat.arch.multiplies:
+        arch = self.seat.arch
+        logits = self._base("lm_head", hidden, arch.hidden, arch.vocab, bias=False)
+        if self.seat.arch.ends.multiplies:
             plain, logits = logits, self.times(logits)
             self.drop(plain)
         mark_logits(logits)

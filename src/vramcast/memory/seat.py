@@ -61,6 +61,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     state: State
     phase: str
     instant: str
+    inner: bool = False
+    """of the "first block" of backward: not the last layer, but the worst of those between the first and the last"""
     when: Literal["first", "steady"]
 
     # sizes
@@ -220,11 +222,6 @@ class Seat(Struct, frozen=True, kw_only=True):
         return what not in self.offloads or needed
 
     @property
-    def windows(self) -> bool:
-        """Some layers see only the last tokens: a mode, so it reads the model's own number and no size of the job."""
-        return int(self.arch.sliding_layers) > 0
-
-    @property
     def tokens(self) -> Size:
         return self.sequences * self.seq_len
 
@@ -259,8 +256,5 @@ class Seat(Struct, frozen=True, kw_only=True):
 
 def named(seat: Seat) -> Seat:
     """The same seat with named sizes, for formulas with figures. Its memo must not be shared with unnamed seats."""
-    dims = seat.arch.dims
-    symbols = {name: Named(getattr(dims, name), name) for name in structs.asdict(dims)}
-    arch = structs.replace(seat.arch, dims=structs.replace(dims, **symbols))
     sizes = {name: Named(getattr(seat, name), symbol) for name, symbol in SIZES.items() if getattr(seat, name)}
-    return structs.replace(seat, arch=arch, **sizes)
+    return structs.replace(seat, arch=seat.arch.named(), **sizes)

@@ -2,48 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from msgspec import structs
+from collections.abc import Callable, Iterator
+from math import prod
 
 from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.packing import Packing
 from vramcast.memory.seat import Seat
-from vramcast.models.arch import Row
-from vramcast.num import Size, let, shard, total
+from vramcast.models.layout import Blocks, Weight
+from vramcast.models.place import at_rest
+from vramcast.num import Size, let, shard, total, worst
 
 
 def parameters(seat: Seat) -> Size:
     """Parameters of the base model."""
-    return seat.once("parameters", lambda: let("params", root_parameters(seat) + seat.arch.dims.layers * _block(seat)))
+    return seat.once("parameters", lambda: let("params", root_parameters(seat) + _layers(seat, block_parameters)))
 
 
 def root_parameters(seat: Seat) -> Size:
-    """Parameters outside the blocks: embedding, final norm, head (once if tied)."""
-    arch = seat.arch
-
-    def count() -> Size:
-        rows = [row for row in arch.outer if not (arch.tied and row.module == "lm_head")]
-        return total(let(row.name.removesuffix(".weight"), row.elements(arch.dims)) for row in rows)
-
-    return seat.once("root parameters", count)
-
-
-def _block(seat: Seat) -> Size:
-    rows, dims = seat.arch.block.rows, seat.arch.dims
-    return seat.once("block parameters", lambda: let("block", total(let(row.name, row.elements(dims)) for row in rows)))
+    """Parameters outside the layers: embedding, final norm, head (once if tied)."""
+    return seat.once(
+        "root parameters",
+        lambda: total(
+            block.count * let(weight.name.removesuffix(".weight"), weight.elements)
+            for block in seat.arch.root
+            for weight in block.weights
+        ),
+    )
 
 
-def block_adapters(seat: Seat) -> Size:
-    """Parameters of the adapters of one block: `rank * (inputs + outputs)` for every adapted linear layer."""
-    dims = seat.arch.dims
-    pairs = total(let(f"{row.linear} in + out", dims.size(row.rows) + dims.size(row.width)) for row in _adapted(seat))
+def block_parameters(seat: Seat, block: Blocks) -> Size:
+    """Parameters of one layer of a kind."""
+    name = _label(seat, block)
+    return seat.once(
+        f"{block.prefix} {block.name} {block.layers[:1]} parameters",
+        lambda: let(name, total(let(weight.name, weight.elements) for weight in block.weights)),
+    )
+
+
+def _label(seat: Seat, block: Blocks) -> str:
+    return "block" if len(seat.arch.kinds) == 1 and block.is_layer else block.name
+
+
+def _units(seat: Seat) -> list[Blocks]:
+    """The blocks that are layers, of the language model and of towers: FSDP wraps each."""
+    return [block for block in seat.arch.layout.blocks if block.layers]
+
+
+def _layers(seat: Seat, value: Callable[[Seat, Blocks], Size]) -> Size:
+    """A value summed over all layers."""
+    return total(seat.arch.times(block) * value(seat, block) for block in _units(seat))
+
+
+def block_adapters(seat: Seat, block: Blocks) -> Size:
+    """Parameters of the adapters of one layer: `rank * (inputs + outputs)` for every adapted linear layer."""
+    pairs = total(let(f"{linear_of(weight)} in + out", total(weight.shape)) for weight in _adapted(seat, block))
     return seat.lora_rank * pairs
 
 
 def adapter_parameters(seat: Seat) -> Size:
     """Parameters of all adapters."""
-    return let("adapter_params", seat.arch.dims.layers * block_adapters(seat))
+    return seat.once("adapter parameters", lambda: let("adapter_params", _layers(seat, block_adapters)))
 
 
 def trainable_parameters(seat: Seat) -> Size:
@@ -53,13 +71,22 @@ def trainable_parameters(seat: Seat) -> Size:
     return parameters(seat) if seat.tuning == "full" else adapter_parameters(seat)
 
 
+def _unit(seat: Seat, block: Blocks) -> Size:
+    return block_parameters(seat, block) + block_adapters(seat, block)
+
+
 def gathered_block(seat: Seat) -> Size:
-    """Parameters of one block as FSDP gathers them, its adapters included; 0 when the whole model is one unit."""
-    return 0 if seat.whole_unit else let("unit", _block(seat) + block_adapters(seat))
+    """Parameters of the largest layer as FSDP gathers it, its adapters included; 0 when the whole model is one unit."""
+    return 0 if seat.whole_unit else let("unit", worst(*(_unit(seat, block) for block in _units(seat))))
+
+
+def gathered_layers(seat: Seat) -> Size:
+    """Parameters of all units but the root."""
+    return 0 if seat.whole_unit else _layers(seat, _unit)
 
 
 def gathered_root(seat: Seat) -> Size:
-    """Parameters of FSDP's root unit: what is in no block."""
+    """Parameters of FSDP's root unit: what is in no layer."""
     if not seat.whole_unit:
         return let("root", root_parameters(seat))
     return let("root", parameters(seat) + adapter_parameters(seat))
@@ -78,18 +105,28 @@ def reduced_root(seat: Seat) -> Size:
 
 
 def reduced_block(seat: Seat) -> Size:
-    """The same of a block that is a unit."""
+    """The same of the first layer, which backward comes to last."""
     if seat.tuning == "full" or seat.whole_unit:
         return gathered_block(seat)
-    return block_adapters(seat)
+    return block_adapters(seat, seat.arch.kinds[0])
 
 
-def unit_gradients(seat: Seat, blocks: Size, *, embedding: bool) -> Size:
-    """Parameters of the one unit whose gradients are there when backward is done with so many blocks."""
-    if seat.tuning == "lora" and not learns_whole(seat):
-        return blocks * block_adapters(seat)
-    table = 0 if embedding or seat.arch.tied else embedding_elements(structs.replace(seat, shard="none"))
-    return root_parameters(seat) - table + blocks * (_block(seat) + block_adapters(seat))
+def unit_gradients(seat: Seat, instant: str) -> Size:
+    """Parameters of the one unit whose gradients are there at an instant of backward."""
+    kinds = seat.arch.kinds
+    learns = seat.tuning == "full" or learns_whole(seat)
+
+    def of(block: Blocks) -> Size:
+        return _unit(seat, block) if learns else block_adapters(seat, block)
+
+    last = next(block for block in kinds if len(seat.arch.layout.layers()) - 1 in block.layers)
+    layers: Size = 0
+    if instant != "loss":
+        layers = of(last) if instant == "first block" else total(seat.arch.times(block) * of(block) for block in kinds)
+    if not learns:
+        return layers
+    table = 0 if instant == "embedding" or seat.arch.tied else seat.arch.embedding.elements
+    return root_parameters(seat) - table + layers
 
 
 def held_tensors(seat: Seat) -> list[tuple[Size, Size]]:
@@ -106,15 +143,20 @@ def stored_tensors(seat: Seat) -> list[tuple[Size, Size]]:
     if packing is None:
         return [(count, elements * width) for count, elements in held_tensors(seat)]
     found: list[tuple[Size, Size]] = []
-    for row, count in seat.arch.tensors():
-        parts = _parts(seat, row, packing)
-        plain = row.elements(seat.arch.dims) * (BYTES["fp32"] if _is_wide(seat, row) else width)
+    for block, weight, count in seat.arch.tensors():
+        parts = _parts(block, weight, packing)
+        plain = weight.elements * (BYTES["fp32"] if _is_wide(seat, block, weight) else width)
         found += [(count, part) for part in parts] if parts else [(count, plain)]
     return found
 
 
-def _is_wide(seat: Seat, row: Row) -> bool:
-    return seat.norms_fp32 and row.module == "norms"
+def _is_wide(seat: Seat, block: Blocks, weight: Weight) -> bool:
+    return seat.norms_fp32 and is_norm(block, weight)
+
+
+def is_norm(block: Blocks, weight: Weight) -> bool:
+    """The scale or shift of a norm, of heads too."""
+    return block.module(weight) == "norms" or (len(weight.axes) == 1 and "norm" in weight.name)
 
 
 def stored_weights(seat: Seat) -> Size:
@@ -122,30 +164,42 @@ def stored_weights(seat: Seat) -> Size:
     packing = seat.packing
     if packing is None:
         return held_parameters(seat) * BYTES[seat.weights_dtype]
-    layers, rows = seat.arch.dims.layers, [row for row in seat.arch.block.rows if row.linear in packing.formats]
-    unpacked = total(row.elements(seat.arch.dims) for row in rows)
-    plain = let("not_packed", parameters(seat) - layers * let("packed_params", unpacked))
-    packed = total(let(f"{row.linear} packed", total(_parts(seat, row, packing))) for row in rows)
-    stored = plain * BYTES[seat.weights_dtype] + layers * packed
+    found = list(seat.arch.tensors())
+    are_packed = [(weight, count, _parts(block, weight, packing)) for block, weight, count in found]
+    unpacked = total(count * weight.elements for weight, count, parts in are_packed if parts)
+    plain = let("not_packed", parameters(seat) - let("packed_params", unpacked))
+    packed = total(
+        count * let(f"{linear_of(weight)} packed", total(parts)) for weight, count, parts in are_packed if parts
+    )
+    stored = plain * BYTES[seat.weights_dtype] + packed
     if not seat.norms_fp32:
         return stored
-    norms = total(count * row.elements(seat.arch.dims) for row, count in seat.arch.tensors() if _is_wide(seat, row))
+    norms = total(count * weight.elements for block, weight, count in found if _is_wide(seat, block, weight))
     return stored + let("norm_params", norms) * (BYTES["fp32"] - BYTES[seat.weights_dtype])
 
 
-def _parts(seat: Seat, row: Row, packing: Packing) -> list[Size]:
+def _parts(block: Blocks, weight: Weight, packing: Packing) -> list[Size]:
     """Bytes of the tensors that stand for a packed weight; none for a plain one."""
-    if row.linear not in packing.formats:
-        return []
-    dims = seat.arch.dims
-    return list(packing.formats[row.linear].parts(dims.size(row.rows), dims.size(row.width)).values())
+    form = packing.formats.get(linear_of(weight)) if block.is_layer else None
+    rows, width = weight.shape[0], weight.shape[-1]
+    return list(form.parts(rows, width).values()) if form is not None else []
+
+
+def linear_of(weight: Weight) -> str:
+    """The last name (`q_proj`) of the linear layer whose weight this is; "" of another tensor."""
+    name, _, leaf = weight.name.rpartition(".")
+    return name.rpartition(".")[2] if leaf == "weight" and len(weight.axes) == 2 else ""
 
 
 def held_adapters(seat: Seat) -> list[tuple[Size, Size]]:
     """The same of the adapters."""
-    dims = seat.arch.dims
-    sizes = [seat.lora_rank * dims.size(side) for row in _adapted(seat) for side in (row.width, row.rows)]
-    return [(dims.layers, shard(size, seat.ranks) if seat.sharded else size) for size in sizes]
+    sizes = [
+        (seat.arch.times(block), seat.lora_rank * side)
+        for block in seat.arch.kinds
+        for weight in _adapted(seat, block)
+        for side in weight.shape[::-1]
+    ]
+    return [(count, shard(size, seat.ranks) if seat.sharded else size) for count, size in sizes]
 
 
 def held(tensors: list[tuple[Size, Size]]) -> Size:
@@ -174,14 +228,25 @@ def held_trainable(seat: Seat) -> Size:
     return seat.once("held adapters", lambda: let("adapter_params_per_rank", held(held_adapters(seat))))
 
 
-def held_trainable_block(seat: Seat) -> Size:
-    """Trainable parameters of one block on one rank, under FSDP."""
+def held_trainable_blocks(seat: Seat, *, without_first: bool) -> Size:
+    """Trainable parameters of the layers, or of all but the first, on one rank, under FSDP."""
+    first = seat.arch.kinds[0]
+    return total(
+        (seat.arch.times(block) - (1 if without_first and block is first else 0)) * _held_trainable(seat, block)
+        for block in seat.arch.kinds
+    )
+
+
+def _held_trainable(seat: Seat, block: Blocks) -> Size:
     if seat.tuning == "lora":
-        return let("adapter share of a block", held([(1, size) for _, size in held_adapters(seat)]))
+        sides = [side for weight in _adapted(seat, block) for side in weight.shape]
+        shares = [shard(seat.lora_rank * side, seat.ranks) for side in sides]
+        return let(f"adapter share of a {_label(seat, block)}", total(shares))
     if seat.shard == "fsdp1":
-        return let("share of a block", shard(gathered_block(seat), seat.ranks))
-    rows = seat.arch.block.rows
-    return let("share of a block", total(_cut(seat, row.elements(seat.arch.dims), row) for row in rows))
+        share = 0 if seat.whole_unit else shard(_unit(seat, block), seat.ranks)
+    else:
+        share = total(_cut(seat, weight) for weight in block.weights)
+    return let(f"share of a {_label(seat, block)}", share)
 
 
 def trainable_tensors(seat: Seat) -> list[tuple[Size, Size]]:
@@ -191,21 +256,18 @@ def trainable_tensors(seat: Seat) -> list[tuple[Size, Size]]:
 
 def embedding_elements(seat: Seat) -> Size:
     """Elements of the embedding on one rank."""
-    row = next(row for row in seat.arch.outer if row.module == "embedding")
-    return _cut(seat, row.elements(seat.arch.dims), row)
+    return _cut(seat, seat.arch.embedding)
 
 
 def trainable_shapes(seat: Seat) -> list[tuple[Size, Size, Size]]:
-    """(how many, rows, columns) of the trainable tensors, whole; a vector has no columns."""
-    dims = seat.arch.dims
-
-    def side(name: str) -> Size:
-        return dims.size(name) if name else 0
-
+    """(how many, rows, columns) of the trainable matrices, whole; of a tensor with more dimensions, its last two. A
+    vector has no columns."""
     if seat.tuning == "full":
-        return [(count, side(row.rows), side(row.width)) for row, count in seat.arch.tensors()]
-    pairs = [((seat.lora_rank, side(row.width)), (side(row.rows), seat.lora_rank)) for row in _adapted(seat)]
-    return [(dims.layers, rows, width) for pair in pairs for rows, width in pair]
+        found = [(list(weight.shape), count) for _, weight, count in seat.arch.tensors()]
+        return [(count * prod(shape[:-2]), shape[-2] if len(shape) > 1 else 0, shape[-1]) for shape, count in found]
+    adapted = [(seat.arch.times(block), weight) for block in seat.arch.kinds for weight in _adapted(seat, block)]
+    pairs = [(n, ((seat.lora_rank, weight.shape[1]), (weight.shape[0], seat.lora_rank))) for n, weight in adapted]
+    return [(count, rows, width) for count, pair in pairs for rows, width in pair]
 
 
 def trainable_dtype(seat: Seat) -> str:
@@ -213,23 +275,22 @@ def trainable_dtype(seat: Seat) -> str:
     return seat.weights_dtype if seat.tuning == "full" else seat.adapter_dtype
 
 
-def _adapted(seat: Seat) -> list[Row]:
-    return [row for row in seat.arch.block.rows if row.linear in seat.targets]
+def _adapted(seat: Seat, block: Blocks) -> list[Weight]:
+    linears = block.linears()
+    return [
+        weight
+        for weight in block.weights
+        if weight.name.removesuffix(".weight") in linears and linear_of(weight) in seat.targets
+    ]
 
 
-def _cut(seat: Seat, elements: Size, row: Row) -> Size:
-    if not seat.sharded:
-        return elements
-    dims = seat.arch.dims
-    rows = dims.size(row.rows) if row.rows else 1
-    width = dims.size(row.width) if row.width else 1
-    # a vector's only dimension is its first: `rows` is 1 when the width carries it
-    return shard(rows, seat.ranks) * width if row.rows else shard(width, seat.ranks)
+def _cut(seat: Seat, weight: Weight) -> Size:
+    return at_rest(weight, seat.ranks, "fsdp2" if seat.sharded else "none")
 
 
 def _cut_tensors(seat: Seat) -> Iterator[tuple[Size, Size]]:
-    for row, count in seat.arch.tensors():
-        yield count, _cut(seat, row.elements(seat.arch.dims), row)
+    for _, weight, count in seat.arch.tensors():
+        yield count, _cut(seat, weight)
 
 
 def _flat_units(seat: Seat) -> Iterator[tuple[Size, Size]]:
@@ -237,4 +298,5 @@ def _flat_units(seat: Seat) -> Iterator[tuple[Size, Size]]:
         yield 1, shard(parameters(seat), seat.ranks)
     else:
         yield 1, shard(root_parameters(seat), seat.ranks)
-        yield seat.arch.dims.layers, shard(_block(seat), seat.ranks)
+        for block in _units(seat):
+            yield seat.arch.times(block), shard(block_parameters(seat, block), seat.ranks)

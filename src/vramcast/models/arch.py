@@ -1,112 +1,202 @@
-"""An architecture: sizes, parameter rows, and the program of its block."""
+"""An architecture: the layout of a model, its kinds of layers, and what of its config a forecast asks for beside."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, structs
 
+from vramcast.errors import Mistakes, Refused, refuse
+from vramcast.models.describe import build_layout
+from vramcast.models.fields import class_names, most, wrong_count
+from vramcast.models.layout import Blocks, Ends, Layout, Weight
 from vramcast.models.measured import Measurement
-from vramcast.models.program import Dims, Program
-from vramcast.num import Size, shard
+from vramcast.num import Named, Size
 
-
-class Row(Struct, frozen=True):
-    """One parameter tensor of a block: `rows * width` elements, named by sizes of `Dims` (digits without a name,
-    "" for 1).
-
-    `cut` names the axis that divides it over tensor-parallel ranks: "tp" (heads, ffn), "kv" (key heads, replicated when
-    there are more ranks than heads), "vocab" (padded, then cut), or "" (whole on every rank).
-    """
-
-    name: str
-    rows: str
-    width: str
-    module: str
-    cut: str = ""
-
-    def elements(self, dims: Dims, tp: int = 1) -> Size:
-        """Elements one of `tp` ranks holds; a rank's share is rounded up."""
-        rows, width = self.shape(dims, tp)
-        return rows * width
-
-    def shape(self, dims: Dims, tp: int = 1) -> tuple[Size, Size]:
-        """(rows, width) that one of `tp` ranks holds."""
-        rows = _size(dims, self.rows)
-        width = _size(dims, self.width)
-        if self.cut == "kv":
-            rows = shard(dims.kv_heads, tp) * dims.head_dim
-        elif self.cut and self.cut_width:
-            width = shard(width, tp)
-        elif self.cut:
-            rows = shard(rows, tp)
-        return rows, width
-
-    @property
-    def cut_width(self) -> bool:
-        """Row-parallel layers (o_proj, down_proj) are cut along their input."""
-        return self.name in ("self_attn.o_proj.weight", "mlp.down_proj.weight")
-
-    @property
-    def linear(self) -> str:
-        """The module's last name (`q_proj`) if this is the weight of a linear layer in a block, else ""."""
-        parts = self.name.split(".")
-        return parts[-2] if parts[-1] == "weight" and self.module in ("attention", "mlp") else ""
-
-
-class Block(Struct, frozen=True):
-    """A kind of layer: how its parameters look and what its forward does."""
-
-    name: str
-    rows: tuple[Row, ...]
-    program: Program
-    measured: Measurement | None = None
-    """what stands where a program would: the rows of a trace"""
+HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""how the names of classes that generate end"""
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
 
 
 class Arch(Struct, frozen=True, kw_only=True):
-    """A causal language model of `dims.layers` equal blocks between an embedding and a head."""
+    """A language model: layers of one or several kinds between an embedding and a head."""
 
-    name: str
-    model_type: str
-    dims: Dims
-    block: Block
-    outer: tuple[Row, ...]
-    """embedding, final norm, head"""
-    tied: bool
-    """the head is the embedding: one tensor, one gradient"""
-    dtype: str
-    """dtype of the checkpoint"""
+    layout: Layout
+    config: dict[str, Any]
+    source: str
     max_len: int
-    qkv_bias: bool
-    output_bias: bool
-    qk_norm: bool
-    mlp_bias: bool
-    multiplies: bool = False
-    """constants multiply the embedding, what attention and MLP add to the residual, and the logits"""
-    shares_keys: bool
-    """fewer key heads than query heads"""
-    small_heads: bool
-    """head_dim of at most 128: the flash kernel pads it to 32, above to 64"""
-    window: Size = 0
-    """tokens that sliding layers see; 0: none slides"""
-    sliding_layers: Size = 0
     default_targets: tuple[str, ...]
     """linear layers PEFT adapts when none are named"""
+    measured: Measurement | None = None
+    """what stands where forwards would: the rows of a trace"""
+    hidden: Size
+    vocab: Size
+    layers: Size
+
+    @property
+    def name(self) -> str:
+        return self.layout.name
+
+    @property
+    def model_type(self) -> str:
+        return self.layout.model_type
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the checkpoint."""
+        return self.layout.dtype
+
+    @property
+    def tied(self) -> bool:
+        """The head is the embedding: one tensor, one gradient."""
+        return self.layout.tied
+
+    @property
+    def ends(self) -> Ends:
+        return self.layout.ends
+
+    @property
+    def kinds(self) -> tuple[Blocks, ...]:
+        """The kinds of layers, in the order in which they first come."""
+        return tuple(block for block in self.layout.blocks if block.is_layer)
+
+    @property
+    def root(self) -> tuple[Blocks, ...]:
+        """What is in no layer: embedding, final norm, head, and what is beside a tower's layers."""
+        return tuple(block for block in self.layout.blocks if not block.layers)
+
+    @property
+    def embedding(self) -> Weight:
+        """The table of tokens."""
+        return next(block.weights[0] for block in self.layout.blocks if block.name == "embedding")
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """(query heads, key heads) of the first layer that has both; one head where none has."""
+        for block in self.kinds:
+            found = {piece.kind: piece for weight in block.weights if block.module(weight) == "attention"
+                     for axis in weight.axes for piece in axis.pieces if int(piece.width) > 1}  # fmt: skip
+            if "tp" in found:
+                return int(found["tp"].count), int(found.get("kv", found["tp"]).count)
+        return 1, 1
 
     @property
     def linears(self) -> tuple[str, ...]:
-        """Names of the linear layers of a block: what `all-linear` means."""
-        return tuple(row.linear for row in self.block.rows if row.linear)
+        """Names of the linear layers of the kinds: what `all-linear` means."""
+        found = (name.rpartition(".")[2] for block in self.kinds for name in block.linears())
+        return tuple(dict.fromkeys(found))
 
-    def tensors(self) -> Iterable[tuple[Row, Size]]:
-        """(row, how many of it), over the whole model; a tied head is not a tensor of its own."""
-        for row in self.outer:
-            if not (self.tied and row.module == "lm_head"):
-                yield row, 1
-        for row in self.block.rows:
-            yield row, self.dims.layers
+    def times(self, block: Blocks) -> Size:
+        """How many of a block there are: with its symbol where all layers are of one kind."""
+        if not block.is_layer:
+            return block.count
+        if len(self.kinds) == 1:
+            return self.layers
+        return Named(block.count, f"layers of {block.name}") if isinstance(self.layers, Named) else block.count
+
+    def tensors(self) -> Iterable[tuple[Blocks, Weight, Size]]:
+        """(block, tensor, how many of it), over the whole model; a tied head is no tensor of its own."""
+        for block in sorted(self.layout.blocks, key=lambda block: bool(block.layers)):
+            for weight in block.weights:
+                yield block, weight, self.times(block)
+
+    def named(self) -> Arch:
+        """The same with sizes that carry the symbols that formulas show."""
+        layout = self.layout
+        if self.measured is None:
+            layout = build_layout(self.name, self.config, self.source, names=True)
+        symbols = {name: Named(int(getattr(self, name)), name) for name in ("hidden", "vocab", "layers")}
+        return structs.replace(self, layout=layout, **symbols)
 
 
-def _size(dims: Dims, name: str) -> Size:
-    return dims.size(name) if name else 1
+def build_arch(name: str, config: dict[str, Any], source: str) -> Arch:
+    """The architecture that `config` describes.
+
+    Raises:
+        Refused: an unknown model type, missing or contradictory fields, a class without a language-model head; `source`
+            says which file.
+    """
+    return _build(name, msgspec.json.encode(config), source)
+
+
+@lru_cache(32)
+def _build(name: str, config: bytes, source: str) -> Arch:
+    """Built once: every lever asks about the same model again."""
+    content = msgspec.json.decode(config)
+    check_head(content, source)
+    return arch_of(build_layout(name, content, source), content, source)
+
+
+def arch_of(layout: Layout, config: dict[str, Any], source: str, measured: Measurement | None = None) -> Arch:
+    """The architecture with a layout."""
+    from vramcast.models.adapters.methods import facts
+
+    embedding = next((block for block in layout.blocks if block.name == "embedding"), layout.blocks[0])
+    vocab, hidden = (*embedding.weights[0].shape, 1)[:2]
+    return Arch(
+        layout=layout,
+        config=config,
+        source=source,
+        max_len=_longest(config, source),
+        default_targets=tuple(facts()["LORA"].targets.get(layout.model_type) or ()),
+        measured=measured,
+        hidden=hidden,
+        vocab=vocab,
+        layers=len(layout.layers()),
+    )
+
+
+def _longest(config: dict[str, Any], source: str) -> int:
+    """Tokens that the model was made for; 0 where its config does not say.
+
+    Raises:
+        Refused: what it says is no number.
+    """
+    text = config.get("text_config")
+    places: list[dict[str, Any]] = [text, config] if isinstance(text, dict) else [config]
+    said = [(field, place[field]) for place in places for field in _LENGTHS if place.get(field) is not None]
+    mistakes = Mistakes()
+    for field, value in said:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most(field):
+            mistakes.add(f"{field} {wrong_count(field, value)}", **{"from": source})
+    mistakes.done()
+    return said[0][1] if said else 0
+
+
+def has_forward(arch: Arch) -> bool:
+    """Whether every layer's forward is written."""
+    return all(block.forward is not None for block in arch.kinds)
+
+
+def no_forward(arch: Arch) -> Refused:
+    """The refusal of a type of which a part has no forward: its parameters are known all the same."""
+    return refuse(
+        f"the activations of model type {arch.model_type} are not modelled yet",
+        **{
+            "from": arch.source,
+            "works": f"vramcast explain --arch --model {arch.name}",
+            "help": "vramcast trace --model NAME --gpu CARD --save-arch FILE measures them",
+        },
+    )
+
+
+def has_head(config: dict[str, Any], source: str, heads: tuple[str, ...] = HEADS) -> bool:
+    """Whether the class generates; a config that names none is taken to.
+
+    Raises:
+        Refused: the classes are no list of names.
+    """
+    classes = class_names(config, source)
+    return not classes or any(name.endswith(heads) for name in classes)
+
+
+def check_head(config: dict[str, Any], source: str) -> None:
+    """A class such as MistralModel has no head: it embeds text, and nothing here is about that."""
+    if not has_head(config, source):
+        raise refuse(
+            f"{config['architectures'][0]} has no language-model head: what it does is not modelled yet",
+            **{"from": source, "allowed": f"models of a class …{HEADS[0]}"},
+        )

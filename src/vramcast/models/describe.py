@@ -8,15 +8,15 @@ from typing import Any, cast
 from msgspec import structs
 
 from vramcast.models.fields import Fields, class_names, type_defaults
-from vramcast.models.layout import Blocks, Layout
+from vramcast.models.layout import Blocks, Ends, Layout
 from vramcast.models.neutral import is_neutral
 from vramcast.models.types import family_of, row_of, unknown_type
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
-def build_layout(name: str, config: dict[str, Any], source: str) -> Layout:
-    """The blocks that `config` describes.
+def build_layout(name: str, config: dict[str, Any], source: str, *, names: bool = False) -> Layout:
+    """The blocks that `config` describes. With `names`, sizes carry the symbols that formulas show.
 
     Raises:
         Refused: an unknown model type, a field its table does not know, missing or contradictory fields; `source` says
@@ -26,9 +26,11 @@ def build_layout(name: str, config: dict[str, Any], source: str) -> Layout:
     if model_type not in family_of():
         raise unknown_type(model_type, source)
     classes = class_names(config, source)
-    fields = Fields(config, source, type_defaults(model_type))
+    fields = Fields(config, source, type_defaults(model_type), names=names)
     row = row_of(model_type)
     blocks = tuple(_without_head(row.blocks(fields)) if _headless(classes) else row.blocks(fields))
+    written = all(block.forward for block in blocks if block.name.startswith("decoder"))
+    ends = row.ends(fields) if written else Ends()
     _refuse_empty(fields, blocks)
     fields.mistakes.done()
     _refuse_unknown(fields, model_type)
@@ -39,6 +41,7 @@ def build_layout(name: str, config: dict[str, Any], source: str) -> Layout:
         blocks=blocks,
         tied=not any(weight.name.endswith("weight") for one in blocks if one.name == "head" for weight in one.weights),
         dtype=_dtype(config),
+        ends=ends,
         assumed=tuple((path, str(value), version) for path, value in sorted(fields.assumed.items())),
     )
 

@@ -15,8 +15,17 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from vramcast.errors import Mistakes, near, refuse
-from vramcast.num import Size
+from vramcast.num import Named, Size
 
+SYMBOLS = {
+    "hidden_size": "hidden",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "intermediate_size": "ffn",
+    "vocab_size": "vocab",
+}
+"""field → the symbol that a formula shows; any other field is its own"""
 REQUIRED = frozenset("hidden_size num_hidden_layers num_attention_heads intermediate_size vocab_size".split())
 _LARGEST = 1 << 40
 _REPEATED = re.compile(r"(layers|n_layer|heads|n_head|depth|depths|blocks)$")
@@ -80,7 +89,8 @@ def wrong_count(name: str, value: Any, least: int = 1) -> str:
 
 
 class Fields:
-    """One section of a config. Every field that a table asks for is noted in `read`."""
+    """One section of a config. Every field that a table asks for is noted in `read`. With `names`, sizes carry their
+    symbols, and so does every shape that is made of them."""
 
     def __init__(
         self,
@@ -90,7 +100,10 @@ class Fields:
         place: str = "",
         section: str = "",
         parent: Fields | None = None,
+        *,
+        names: bool = False,
     ) -> None:
+        self.names = names if parent is None else parent.names
         self.config = config
         self.source = source
         self.known = known
@@ -158,11 +171,19 @@ class Fields:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most(name):
             self.wrong(f"{self.path(name)} {wrong_count(name, value, least)}")
             return max(least, 1)
-        return value
+        return self.named(name, value)
+
+    def named(self, name: str, value: Size) -> Size:
+        """A size of that name, where sizes carry symbols."""
+        return Named(int(value), SYMBOLS.get(name, name)) if self.names else value
 
     def flag(self, name: str | bool) -> bool:
         """True or false; a bool stands for itself, so that a table can hold either."""
         return name if isinstance(name, bool) else bool(self.get(name))
+
+    def word(self, name: str, otherwise: str) -> str:
+        """A word, such as an activation's name; `otherwise` where neither the config nor its type says one."""
+        return str(self.get(name) or otherwise)
 
     def choice(self, name: str, known: Iterable[str]) -> str:
         """One of `known` words."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from math import prod
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -83,6 +83,10 @@ class Weight(Struct, frozen=True):
         return self.used * prod(self.shape[1:]) if self.used else self.elements
 
 
+_LINEAR = ("attention", "mlp", "shared_experts", "mixer_ssm_conv")
+"""modules whose matrices are linear layers"""
+
+
 class Blocks(Struct, frozen=True):
     """Equal blocks: the same tensors in each of `layers` (their indices), or a single part of the model (no index)."""
 
@@ -92,10 +96,25 @@ class Blocks(Struct, frozen=True):
     """of the tensors' names; the index of the layer follows it"""
     layers: tuple[int, ...]
     weights: tuple[Weight, ...]
+    forward: Any = None
+    """its `Forward`; None where nobody wrote it (a file of a traced model has none)"""
 
     @property
     def count(self) -> int:
         return len(self.layers) or 1
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether these are layers of the language model."""
+        return self.name.startswith("decoder")
+
+    def linears(self) -> tuple[str, ...]:
+        """Names of its linear layers, without `.weight`."""
+        return tuple(
+            weight.name.removesuffix(".weight")
+            for weight in self.weights
+            if weight.name.endswith(".weight") and len(weight.axes) == 2 and self.module(weight) in _LINEAR
+        )
 
     @property
     def params(self) -> Size:
@@ -117,6 +136,18 @@ class Blocks(Struct, frozen=True):
         return weight.module or module_of(f"{self.prefix}.{weight.name}")
 
 
+class Ends(Struct, frozen=True, kw_only=True):
+    """What a language model computes before and behind its layers."""
+
+    norm: str = "rms"
+    final: str = "norm"
+    """the last norm's name; "" for none"""
+    multiplies: bool = False
+    """constants multiply the embedding and the logits"""
+    rotary: Size = 0
+    """width of the tables of rotary positions; 0: none"""
+
+
 class Layout(Struct, frozen=True, kw_only=True):
     """A model: its blocks in the order of the forward."""
 
@@ -127,6 +158,7 @@ class Layout(Struct, frozen=True, kw_only=True):
     """the head is the embedding: it has no tensor of its own"""
     dtype: str
     """dtype of the checkpoint"""
+    ends: Ends = Ends()
     assumed: tuple[tuple[str, str, str], ...] = ()
     """(field, value, whose default it is) of what the config leaves out"""
 
@@ -153,7 +185,7 @@ class Layout(Struct, frozen=True, kw_only=True):
 
     def layers(self) -> list[Blocks]:
         """The decoder's layers in order, each as the blocks it belongs to."""
-        found = {index: block for block in self.blocks if block.name.startswith("decoder") for index in block.layers}
+        found = {index: block for block in self.blocks if block.is_layer for index in block.layers}
         return [found[index] for index in sorted(found)]
 
 

@@ -1,6 +1,7 @@
 """The parts that blocks of every family are made of: linear layers, norms, MLPs, grouped-query attention.
 
-A part is a function of the fields and the index of a layer; a table row is a few parts. The names are transformers'.
+A part says its tensors for the fields and the index of a layer, and beside them the forward that uses them; a table row
+is a few parts. The names are transformers'.
 """
 
 from __future__ import annotations
@@ -8,11 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Blocks, Piece, Weight, Width, axis
+from vramcast.models.ops import Forward, Heads, Operators, Tensor
 from vramcast.num import Size
 
-Part: TypeAlias = Callable[[Fields, int], Iterable[Weight]]
+Weights: TypeAlias = Callable[[Fields, int], Iterable[Weight]]
+"""The tensors that a part has in a layer."""
+
+
+class Part(Struct, frozen=True):
+    """Tensors, and what is done with them. `forward` gives the forward of a layer, or None where there is nothing to
+    do; a part without one has not been written yet, and a model with it has no activations."""
+
+    weights: Weights
+    forward: Callable[[Fields, int], Forward | None]
+
+    def __call__(self, c: Fields, layer: int) -> Iterable[Weight]:
+        return self.weights(c, layer)
+
+
 Flag: TypeAlias = "str | bool"
 """yes, no, or the field that says so"""
 Shape: TypeAlias = "Callable[[Fields], Width]"
@@ -40,7 +58,7 @@ def hidden(c: Fields) -> Size:
     return c.count("hidden_size")
 
 
-def norms(names: str, bias: Flag = False) -> Part:
+def norms(names: str, bias: Flag = False) -> Weights:
     """Norms of the hidden states, by their names."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -57,12 +75,17 @@ def heads(c: Fields) -> tuple[Axis, Axis, Size]:
     width = c.count("head_dim", 0)
     if not width:
         c.divides("num_attention_heads", queries, "hidden_size", hidden(c))
-        width = max(hidden(c) // queries, 1)
+        width = c.named("head_dim", max(hidden(c) // queries, 1))
     if keys > queries:
         c.wrong(f"{c.path('num_key_value_heads')} = {keys} is more than {c.path('num_attention_heads')} = {queries}")
     else:
         c.divides("num_key_value_heads", keys, "num_attention_heads", queries)
     return axis(queries, width), axis(keys, width, "kv"), width
+
+
+def head_width(c: Fields) -> Size:
+    """Elements of a head."""
+    return heads(c)[2]
 
 
 def gqa(
@@ -75,7 +98,8 @@ def gqa(
     qk_norm: str = "",
     norm_width: str = "head",
     norm_if: Flag = True,
-    extra: Part | None = None,
+    norm_kind: str = "rms",
+    extra: Weights | None = None,
 ) -> Part:
     """Grouped-query attention: q, k, v (or `fused`), output, and the norms of queries and keys.
 
@@ -96,7 +120,64 @@ def gqa(
                 found += norm(f"{at}.{name}", width if norm_width == "head" else side)
         return [*found, *(extra(c, layer) if extra else ())]
 
-    return part
+    def forward(c: Fields, _: int) -> Forward:
+        query, key, width = heads(c)
+        names = tuple(qk_norm.split()) if qk_norm and c.flag(norm_if) else ()
+        shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width)
+        return GroupedQuery(at, out, shape, fused, names, norm_width == "head", norm_kind)
+
+    return Part(part, forward)
+
+
+class GroupedQuery(Struct, frozen=True):
+    """The forward of `LlamaAttention` and its like: q, k, v, their norms, positions, attention, output."""
+
+    at: str
+    out: str
+    heads: Heads
+    fused: str = ""
+    """the projection that gives all three"""
+    norms: tuple[str, ...] = ()
+    """of queries and keys"""
+    by_head: bool = True
+    """each head is normed by itself, or a whole projection"""
+    norm: str = "rms"
+    rotates: bool = True
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        heads = self.heads
+        ops.scope(self.at)
+        query, key, value = self._project(ops, x)
+        if self.rotates:
+            turned = ops.rope(query), ops.rope(key)
+            ops.drop(query, key)
+            query, key = turned
+        key, value = ops.cache(key, value)
+        mixed = ops.attention(query, key, value, heads)
+        out = ops.linear(f"{self.at}.{self.out}", mixed)
+        ops.drop(mixed, query, key, value)
+        return out
+
+    def _project(self, ops: Operators, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key = (
+            self._normed(ops, ops.by_head(ops.linear(f"{self.at}.{name}", x)), index)
+            for index, name in enumerate(("q_proj", "k_proj"))
+        )
+        return query, key, ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+
+    def _normed(self, ops: Operators, x: Tensor, index: int) -> Tensor:
+        if not self.norms:
+            return x
+        name = f"{self.at}.{self.norms[index]}"
+        rows = ops.split_heads(x, self.heads.width) if self.by_head else x
+        normed = ops.norm(self.norm, name, rows)
+        ops.scope(self.at)
+        ops.drop(x)
+        if not self.by_head:
+            return normed
+        merged = ops.merge_heads(normed, x.width)
+        ops.drop(rows, normed)
+        return merged
 
 
 def ffn(name: str = "intermediate_size", times: int = 0) -> Callable[[Fields], Axis]:
@@ -111,6 +192,7 @@ def gated(
     names: str = "gate_proj up_proj down_proj",
     fused: str = "",
     width: Callable[[Fields], Axis] | None = None,
+    activation: str = "hidden_act",
 ) -> Part:
     """A gated MLP: gate and up (or `fused` in one), down."""
 
@@ -123,10 +205,37 @@ def gated(
             found = [*linear(f"{at}.{gate}", hidden(c), middle, shift), *linear(f"{at}.{up}", hidden(c), middle, shift)]
         return [*found, *linear(f"{at}.{down}", middle, hidden(c), shift)]
 
-    return part
+    def forward(c: Fields, _: int) -> Forward:
+        return Gated(at, names, fused, c.word(activation, "silu"))
+
+    return Part(part, forward)
 
 
-def plain(names: str, bias: Flag = True, *, width: Callable[[Fields], Axis] | None = None) -> Part:
+class Gated(Struct, frozen=True):
+    """The forward of `LlamaMLP`: down(activation(gate(x)) × up(x))."""
+
+    at: str
+    names: str
+    fused: str
+    activation: str
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        ops.scope(self.at)
+        gate_name, up_name, down_name = (f"{self.at}.{name}" for name in self.names.split())
+        gate = ops.linear(gate_name, x)
+        active = ops.activate(self.activation, gate)
+        ops.drop(gate)
+        up = ops.linear(up_name, x)
+        product = ops.multiply(active, up)
+        ops.drop(active, up)
+        out = ops.linear(down_name, product)
+        ops.drop(product)
+        return out
+
+
+def plain(
+    names: str, bias: Flag = True, *, width: Callable[[Fields], Axis] | None = None, activation: str = "hidden_act"
+) -> Part:
     """A two-layer MLP, by the full names of its layers."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -134,16 +243,46 @@ def plain(names: str, bias: Flag = True, *, width: Callable[[Fields], Axis] | No
         up, down = names.split()
         return [*linear(up, hidden(c), middle, shift), *linear(down, middle, hidden(c), shift)]
 
-    return part
+    def forward(c: Fields, _: int) -> Forward:
+        return Plain(names, c.word(activation, "silu"))
+
+    return Part(part, forward)
 
 
-def stack(c: Fields, name: str, prefix: str, layers: int, *parts: Part) -> list[Blocks]:
+class Plain(Struct, frozen=True):
+    """The forward of a two-layer MLP: down(activation(up(x)))."""
+
+    names: str
+    activation: str
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        up, down = self.names.split()
+        ops.scope(up.rpartition(".")[0])
+        middle = ops.linear(up, x)
+        active = ops.activate(self.activation, middle)
+        ops.drop(middle)
+        out = ops.linear(down, active)
+        ops.drop(active)
+        return out
+
+
+def stack(
+    c: Fields,
+    name: str,
+    prefix: str,
+    layers: int,
+    *parts: Weights,
+    forward: Callable[[Fields, int], Forward | None] | None = None,
+) -> list[Blocks]:
     """Layers made of `parts`, equal ones put together."""
-    kinds: dict[tuple[Weight, ...], list[int]] = {}
+    kinds: dict[tuple[tuple[Weight, ...], Forward | None], list[int]] = {}
     for layer in range(layers):
         weights = tuple([weight for part in parts for weight in part(c, layer)])
-        kinds.setdefault(weights, []).append(layer)
-    return [Blocks(_kind(name, weights, prefix), prefix, tuple(where), weights) for weights, where in kinds.items()]
+        kinds.setdefault((weights, forward(c, layer) if forward else None), []).append(layer)
+    return [
+        Blocks(_kind(name, weights, prefix), prefix, tuple(where), weights, runs)
+        for (weights, runs), where in kinds.items()
+    ]
 
 
 _LABELS = {"attention": "attention", "mixer_ssm_conv": "mixer", "mlp": "mlp", "routed_experts": "experts",
@@ -169,11 +308,17 @@ def single(name: str, prefix: str, weights: Iterable[Weight]) -> list[Blocks]:
     return [Blocks(name, prefix, (), found)] if found else []
 
 
-def either(test: Callable[[Fields, int], bool], yes: Part, no: Part) -> Part:
+def either(test: Callable[[Fields, int], bool], yes: Weights, no: Weights) -> Weights:
     """`yes` in the layers that pass the test, `no` in the others."""
-    return lambda c, layer: yes(c, layer) if test(c, layer) else no(c, layer)
+
+    def weights(c: Fields, layer: int) -> Iterable[Weight]:
+        return yes(c, layer) if test(c, layer) else no(c, layer)
+
+    if isinstance(yes, Part) and isinstance(no, Part):
+        forwards = yes.forward, no.forward
+        return Part(weights, lambda c, layer: forwards[0 if test(c, layer) else 1](c, layer))
+    return weights
 
 
-def none(_: Fields, __: int) -> list[Weight]:
-    """A part that a layer does not have."""
-    return []
+none = Part(lambda _c, _layer: (), lambda _c, _layer: None)
+"""A part that a layer does not have."""

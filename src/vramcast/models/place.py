@@ -180,11 +180,12 @@ def zero_share(layout: Layout, ranks: Size, kind: Zero, persistent: Size = PERSI
         root = total(block.params for block in layout.blocks if not block.layers)
         return shard(root, ranks) + total(block.count * shard(block.params, ranks) for block in layers)
     return total(
-        block.count * _at_rest(weight, ranks, kind, persistent) for block in layout.blocks for weight in block.weights
+        block.count * at_rest(weight, ranks, kind, persistent) for block in layout.blocks for weight in block.weights
     )
 
 
-def _at_rest(weight: Weight, ranks: Size, kind: Zero, persistent: Size) -> Size:
+def at_rest(weight: Weight, ranks: Size, kind: Zero, persistent: Size = PERSISTENT) -> Size:
+    """Elements of a tensor that one of `ranks` holds at rest, if tensors are cut one by one."""
     if kind == "fsdp2":
         return shard(weight.shape[0], ranks) * prod(weight.shape[1:])
     if kind == "zero3":

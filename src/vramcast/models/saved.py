@@ -5,34 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from vramcast import __version__
 from vramcast.catalog.models import SAVED
 from vramcast.errors import Refused, refuse
-from vramcast.models.arch import Arch, Block, Row
+from vramcast.models.arch import Arch, arch_of
 from vramcast.models.extents import extent
+from vramcast.models.layout import Layout
 from vramcast.models.measured import NEVER, Measurement, Part, parts_of
-from vramcast.models.program import Dims, no_program
 
-FORMAT = 1
+FORMAT = 2
 """the one that is written and read here"""
-
-
-class Shape(Struct, frozen=True, kw_only=True):
-    """Sizes and parameters, as `Arch` has them."""
-
-    model_type: str
-    dims: Dims
-    rows: tuple[Row, ...]
-    """of a block"""
-    outer: tuple[Row, ...]
-    tied: bool
-    dtype: str
-    max_len: int
-    biased: bool
-    """linear layers have biases"""
-    default_targets: tuple[str, ...]
 
 
 class SavedArch(Struct, frozen=True, kw_only=True):
@@ -44,25 +28,18 @@ class SavedArch(Struct, frozen=True, kw_only=True):
     name: str
     config: dict[str, Any]
     """the model's config.json"""
-    shape: Shape
+    layout: Layout
+    """its tensors"""
     measurement: Measurement
 
 
 def saved(name: str, config: dict[str, Any], arch: Arch, measurement: Measurement) -> SavedArch:
     """The file of a model."""
-    shape = Shape(
-        model_type=arch.model_type,
-        dims=arch.dims,
-        rows=arch.block.rows,
-        outer=arch.outer,
-        tied=arch.tied,
-        dtype=arch.dtype,
-        max_len=arch.max_len,
-        biased=arch.qkv_bias,
-        default_targets=arch.default_targets,
+    layout = structs.replace(
+        arch.layout, blocks=tuple(structs.replace(block, forward=None) for block in arch.layout.blocks)
     )
     return SavedArch(
-        vramcast_arch=FORMAT, vramcast=__version__, name=name, config=config, shape=shape, measurement=measurement
+        vramcast_arch=FORMAT, vramcast=__version__, name=name, config=config, layout=layout, measurement=measurement
     )
 
 
@@ -72,30 +49,13 @@ def content_of(file: SavedArch) -> dict[str, Any]:
 
 
 def saved_arch(content: dict[str, Any], name: str, path: str) -> Arch:
-    """The architecture that a file holds: its block has measured rows and no program.
+    """The architecture that a file holds: it has measured rows and no forward.
 
     Raises:
         Refused: the file is damaged or of another format.
     """
     file = _read(content, path)
-    shape = file.shape
-    return Arch(
-        name=name,
-        model_type=shape.model_type,
-        dims=shape.dims,
-        block=Block("measured", shape.rows, no_program, file.measurement),
-        outer=shape.outer,
-        tied=shape.tied,
-        dtype=shape.dtype,
-        max_len=shape.max_len,
-        qkv_bias=shape.biased,
-        output_bias=shape.biased,
-        qk_norm=False,
-        mlp_bias=False,
-        shares_keys=shape.dims.kv_heads != shape.dims.heads,
-        small_heads=shape.dims.head_dim <= 128,
-        default_targets=shape.default_targets,
-    )
+    return arch_of(structs.replace(file.layout, name=name), file.config, path, file.measurement)
 
 
 def _read(content: dict[str, Any], path: str) -> SavedArch:

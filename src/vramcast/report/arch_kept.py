@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from vramcast.models.build import has_head
+from vramcast.models.arch import has_head
 from vramcast.models.cache.formats import Formats, formats
 from vramcast.models.cache.kinds import Holder, LayerKind, cache_kinds, text_config
 from vramcast.models.cache.sizes import bytes_of_sequence, bytes_per_token, layer_bytes, state_per_sequence, unit_bytes

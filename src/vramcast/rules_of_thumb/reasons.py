@@ -108,15 +108,15 @@ def _reference(ground: Ground) -> str:
 
 def _cache(ground: Ground) -> str:
     engines = ground.answer.groups[0].engines
-    dims = ground.job.arch.dims
-    heads = f"{int(dims.kv_heads)} key heads of {int(dims.heads)}"
+    query, key = ground.job.arch.heads
+    heads = f"{key} key heads of {query}"
     settings = ground.asked.role("policy")
     tokens = generated(settings) * lengths(settings)
     if engines:
         engine = engines[0]
         need = gib(tokens * engine.kv_bytes_per_token)
         return f"a share of the card, not a need: with {heads}, {tokens:,} tokens need {need}"
-    factor = Fraction(int(dims.hidden), int(dims.kv))
+    factor = Fraction(query, key)
     return f"{heads}: keys and values are 1/{number(factor)} of a multi-head model's"
 
 
@@ -129,7 +129,7 @@ def _activations(ground: Ground) -> str:
 
 
 def _logits(ground: Ground) -> str:
-    vocab = f"{int(ground.job.arch.dims.vocab):,}"
+    vocab = f"{int(ground.job.arch.vocab):,}"
     return f"tokens × {vocab} words of vocabulary: both articles have no logits"
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from vramcast.catalog.models import model_config
 from vramcast.errors import near, refuse
-from vramcast.models.build import build_arch
+from vramcast.models.arch import build_arch
 
 _PREFIX = "article/"
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -63,10 +63,8 @@ def find_shape(name: str) -> Shape:
     layers, hidden, heads = numbers
     if row.params and layers and hidden and heads:
         return Shape(row.id, layers, hidden, heads, row.params)
-    arch = build_arch(row.id, row.config, row.where)
-    counted = sum(int(count) * int(tensor.elements(arch.dims)) for tensor, count in arch.tensors())
-    dims = arch.dims
-    return Shape(row.id, int(dims.layers), int(dims.hidden), int(dims.heads), counted)
+    counted = build_arch(row.id, row.config, row.where).layout.params
+    return Shape(row.id, layers or 0, hidden or 0, heads or 0, counted)
 
 
 def _field(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.memory.pass_sizes import EndPass
-from vramcast.memory.passes import block_pass, end_pass, first_block_pass, sparse_end_pass, tied_gradient
+from vramcast.memory.pass_sizes import BlockPass, EndPass, Stack
+from vramcast.memory.passes import end_pass, sparse_end_pass, stack, tied_gradient
 from vramcast.memory.promotion import promoted
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Interval, term
-from vramcast.num import Size, at_most, worst
+from vramcast.memory.terms.cache import kept
+from vramcast.num import Size, at_most, total, worst
 
 _TRACED = "the block's program on the tape; equal to a fake-tensor trace of the Hugging Face class"
 
@@ -46,11 +47,14 @@ def _blocks_done(seat: Seat) -> bool:
 
 def _embedded(seat: Seat) -> Size:
     """What the embedding gives."""
-    return seat.tokens * seat.arch.dims.hidden * BYTES[seat.param_dtype]
+    return seat.tokens * seat.arch.hidden * BYTES[seat.param_dtype]
 
 
 def _saved_tensors(seat: Seat) -> list[tuple[Size, Size]]:
-    return [(seat.arch.dims.layers, size) for size in block_pass(seat).tensors]
+    layers = stack(seat)
+    if not layers.is_mixed:
+        return [(seat.arch.layers, size) for size in layers.last.tensors]
+    return [(1, size) for kind in layers.order for size in layers.kinds[kind].tensors]
 
 
 @term(
@@ -66,17 +70,20 @@ def activations_saved(seat: Seat) -> Size:
     Grows with micro-batch × length × layers, and does not shrink with LoRA except for the inputs of frozen layers. With
     `recompute=full` only each block's input stays, and the block runs a second time in backward.
     """
-    block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
-    layers = seat.arch.dims.layers
-    between = worst(layers - 2, 0)
+    layers, end = stack(seat), end_pass(seat)
+    first = layers.first
     if seat.instant == "first block" and seat.state == "forward":
         return end.front
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
-        last_input = block.carried if block.keeps_input else end.hidden
-        return end.front + first.saved + between * (block.saved + block.carried) + last_input
+        last_input = layers.last.carried if layers.last.keeps_input else end.hidden
+        return end.front + first.saved + layers.inner(_kept) + last_input
     if seat.instant == "first block":  # backward begins with the last layer, which counts its own
-        return end.leaf + first.carried + first.saved + between * (block.saved + block.carried)
-    return end.leaf + first.carried + first.saved + (layers - 1) * (block.saved + block.carried)
+        return end.leaf + first.carried + first.saved + layers.inner(_kept)
+    return end.leaf + first.carried + first.saved + layers.later(_kept)
+
+
+def _kept(block: BlockPass) -> Size:
+    return block.saved + block.carried
 
 
 def _nodes_hold(seat: Seat) -> bool:
@@ -94,15 +101,14 @@ def activations_held(seat: Seat) -> Size:
     Recomputation does not free them, unless it is reentrant: bitsandbytes keeps them beside what autograd saves. It is
     why 8-bit training needs more than 4-bit training.
     """
-    block, first = block_pass(seat), first_block_pass(seat)
-    layers = seat.arch.dims.layers
-    if seat.state == "forward":  # the last block counts its own while it runs
-        return first.held + worst(layers - 2, 0) * block.held
-    if seat.instant == "last block":
-        return (layers - 1) * block.held
-    if seat.instant == "first block":
-        return first.held + worst(layers - 2, 0) * block.held
-    return first.held + (layers - 1) * block.held
+    layers = stack(seat)
+    if seat.state == "forward" or seat.instant == "first block":  # the last block counts its own while it runs
+        return layers.first.held + layers.inner(_held)
+    return layers.later(_held) if seat.instant == "last block" else layers.all(_held)
+
+
+def _held(block: BlockPass) -> Size:
+    return block.held
 
 
 def _tied_waits(seat: Seat) -> bool:
@@ -110,7 +116,7 @@ def _tied_waits(seat: Seat) -> bool:
 
     Measured rows have the one that waits among them.
     """
-    shared = seat.arch.tied and seat.tuning == "full" and not seat.sharded and seat.arch.block.measured is None
+    shared = seat.arch.tied and seat.tuning == "full" and not seat.sharded and seat.arch.measured is None
     return shared and seat.keeps_gradients and seat.state == "backward"
 
 
@@ -134,19 +140,51 @@ def activations_block(seat: Seat) -> Size:
     for a moment. Freed before the next block. With accumulation, a tied head's new gradient waits beside it until the
     embedding's is there.
     """
-    block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
+    layers, end = stack(seat), end_pass(seat)
     if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
-        return end.front + end.hidden + block.forward - block.casts
+        return end.front + end.hidden + layers.most(_forward)
     waits = tied_gradient(seat) if _tied_waits(seat) else 0
     match seat.instant:
         case "first block" if seat.state == "backward":
-            return block.backward - block.gradients + waits
+            return (_inner_backward(layers) if seat.inner else _backward(layers.last)) + waits
         case "last block" if seat.state == "backward":
-            return first.backward - first.gradients + waits
+            return _backward(layers.first) + waits
         case "embedding":
             return end.embedding - end.embedding_gradient + waits
         case _:
-            return block.forward - block.casts
+            return _last_forward(layers)
+
+
+def _forward(block: BlockPass) -> Size:
+    return block.forward - block.casts
+
+
+def _backward(block: BlockPass) -> Size:
+    return block.backward - block.gradients
+
+
+def _last_forward(layers: Stack) -> Size:
+    """The last block's, or an earlier one's of another kind that needs more beside what is kept by then."""
+    if not layers.is_mixed:
+        return _forward(layers.last)
+    length = len(layers.order)
+
+    def at(place: int, block: BlockPass) -> Size:
+        casts = layers.over(place + 1, length, lambda later: later.casts)
+        return _forward(block) - layers.over(place, length - 1, _kept) - casts
+
+    return worst(_forward(layers.last), *(at(place, block) for place, block in layers.places(inner=True)))
+
+
+def _inner_backward(layers: Stack) -> Size:
+    """The worst of the blocks between the first and the last, beside what there is when the last one is at work."""
+    length = len(layers.order)
+
+    def at(place: int, block: BlockPass) -> Size:
+        learned = layers.over(place, length, lambda later: later.gradients) - layers.last.gradients
+        return _backward(block) + learned - layers.over(place, length - 1, _kept)
+
+    return worst(0, *(at(place, block) for place, block in layers.places(inner=True)))
 
 
 @term(
@@ -160,19 +198,26 @@ def autocast_weights(seat: Seat) -> Size:
     Two bytes a parameter, alive at the end of the forward, beside the fp32 weights; scoring and generation make them
     too. Gone in backward if blocks are recomputed. Loading in bf16 avoids them.
     """
-    block, first, end = block_pass(seat), first_block_pass(seat), end_pass(seat)
-    layers = seat.arch.dims.layers
+    layers, end = stack(seat), end_pass(seat)
     if _without_grad(seat):
-        return layers * block.casts + (end.casts if _head_runs(seat) else 0)
+        return layers.all(_casts) + (end.casts if _head_runs(seat) else 0)
     if seat.state == "forward":
-        return first.casts + (layers - 1) * block.casts
+        return layers.all(_casts)
     if seat.state == "loss":
-        return first.casts + (layers - 1) * block.casts + end.casts
+        return layers.all(_casts) + end.casts
     if seat.instant == "loss":
-        return first.saved_casts + (layers - 1) * block.saved_casts
+        return layers.all(_saved_casts)
     if seat.instant == "first block":
-        return first.saved_casts + worst(layers - 2, 0) * block.saved_casts
+        return layers.first.saved_casts + layers.inner(_saved_casts)
     return 0
+
+
+def _casts(block: BlockPass) -> Size:
+    return block.casts
+
+
+def _saved_casts(block: BlockPass) -> Size:
+    return block.saved_casts
 
 
 def _head_runs(seat: Seat) -> bool:
@@ -195,13 +240,13 @@ def logits(seat: Seat) -> Size | Interval:
     nothing as one compiled kernel, and three fp32 tensors of that size when it is run eagerly, or of a chunk's.
     """
     if seat.instant == "decode":  # the last token's fp32 logits, while the next one is computed
-        return seat.sequences * seat.arch.dims.vocab * BYTES["fp32"]
+        return seat.sequences * seat.arch.vocab * BYTES["fp32"]
     point = _head(seat, end_pass(seat))
     scores = seat.phase == "score.old" and seat.loss == "full"  # a fused head has the entropy in its chunks
     if scores and seat.entropy == "eager":
-        return point + _ENTROPY * seat.tokens * seat.arch.dims.vocab
+        return point + _ENTROPY * seat.tokens * seat.arch.vocab
     if scores and seat.entropy == "chunked":  # the compiler makes a kernel for each number of chunks, up to a limit
-        most = point + _ENTROPY * at_most(seat.tokens, seat.entropy_chunk) * seat.arch.dims.vocab
+        most = point + _ENTROPY * at_most(seat.tokens, seat.entropy_chunk) * seat.arch.vocab
         return Interval(point, most, most)
     if seat.loss == "fused" and seat.labels_unknown and seat.state != "generate":
         return Interval(_head(seat, sparse_end_pass(seat)), point, point)
@@ -223,11 +268,17 @@ def _outputs_kept(seat: Seat) -> bool:
 
 
 def _cached(seat: Seat) -> Size:
-    """Keys and values of one layer. Values are what the product gave; rotary positions in the dtype of weights widen
-    keys."""
+    """Keys and values of all layers that backward is not done with. Values are what the product gave; rotary positions
+    in the dtype of weights widen keys."""
     value = seat.compute_dtype if seat.autocast else seat.param_dtype
-    key = promoted(seat.param_dtype, value)
-    return seat.tokens * seat.arch.dims.kv * (BYTES[key] + BYTES[value])
+    widths = {"key": BYTES[promoted(seat.param_dtype, value)], "value": BYTES[value]}
+    kinds = [(kind, set(kind.layers) - {0} if seat.instant == "last block" else kind.layers) for kind in kept(seat)]
+    return seat.tokens * total(
+        len(layers) * part.axis.size * widths.get(part.name, BYTES[value])
+        for kind, layers in kinds
+        for part in kind.parts
+        if part.keeps == "token"
+    )
 
 
 @term(
@@ -246,6 +297,5 @@ def outputs(seat: Seat) -> Size:
     over = seat.instant in ("embedding", "update")
     if not seat.caches_in_step:
         return end.logits + (2 * _embedded(seat) if over and seat.inputs_require_grad else 0)
-    layers = seat.arch.dims.layers
-    done = {"first block": 0, "last block": layers - 1}.get(seat.instant, layers)  # of the others it is saved
-    return end.logits + done * _cached(seat)
+    done = 0 if seat.instant == "first block" else _cached(seat)  # of the others it is saved
+    return end.logits + done

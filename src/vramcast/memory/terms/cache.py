@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import term
-from vramcast.num import Size, at_most, let, shard, whole, worst
+from vramcast.models.cache.formats import Formats, formats
+from vramcast.models.cache.hf import (
+    Quantised,
+    dynamic_bytes,
+    growth_bytes,
+    offloaded_bytes,
+    quantised_size,
+    static_bytes,
+)
+from vramcast.models.cache.kinds import LayerKind, cache_kinds
+from vramcast.num import Size, let, whole, worst
 
-GROUP, RESIDUAL = 64, 128
-"""QuantizedCache's q_group_size and residual_length: transformers/cache_utils.py"""
-_QUANTISED_BITS = {"int8": 8, "int4": 4}
+RESIDUAL = 128
+"""QuantizedCache's residual_length: transformers/cache_utils.py"""
+_BITS = {"int8": 8, "int4": 4}
 
 
-def kv_per_token(seat: Seat) -> Size:
-    """Bytes that one token of one sequence adds to one layer: a key and a value."""
-    return let("kv_per_token", 2 * seat.arch.dims.kv * BYTES[seat.weights_dtype])
+def kept(seat: Seat) -> tuple[LayerKind, ...]:
+    """What each layer keeps of the tokens that were."""
+    arch = seat.arch
+    return seat.once("kept", lambda: cache_kinds(arch.layout, arch.config, arch.source))
 
 
 def _lives(seat: Seat) -> bool:
@@ -35,35 +45,30 @@ def kv_cache(seat: Seat) -> Size:
     GPU, a quantised one packs all but the last tokens. When it hurts: fewer sequences at once, shorter responses, an
     8-bit cache.
     """
+    kinds, stored = kept(seat), _formats(seat)
     if seat.cache == "quantised":
         return _quantised(seat)
-    layers, slides = seat.arch.dims.layers, seat.arch.sliding_layers
-    length = seat.longest if seat.cache == "static" else seat.cached_len
-    if seat.cache == "offloaded":  # the layer at work, and the next one on its way: the largest two
-        slides = at_most(2 - at_most(2, layers - slides), slides)
-        layers = at_most(2, layers)
-    if not seat.windows or (seat.instant != "decode" and seat.cache != "static"):
-        return seat.sequences * layers * length * kv_per_token(seat)
-    window = let("window", at_most(seat.arch.window, length))
-    return seat.sequences * ((layers - slides) * length + slides * window) * kv_per_token(seat)
+    if seat.cache == "static":
+        return static_bytes(kinds, stored, seat.sequences, seat.longest)
+    if seat.cache == "offloaded":
+        return offloaded_bytes(kinds, stored, seat.sequences, seat.cached_len)
+    return dynamic_bytes(kinds, stored, seat.sequences, seat.cached_len, windows=seat.instant == "decode")
+
+
+def _formats(seat: Seat) -> Formats:
+    return formats(kept(seat), "transformers", seat.weights_dtype, "auto", seat.arch.source)
 
 
 def _quantised(seat: Seat) -> Size:
     """The prompt packed in groups with a scale and a shift; steps in full until there are 128, then packed too. A run
     that has packed some was largest one step before."""
     flushed = let("flushed", whole(seat.cached_len - seat.prompt_len, RESIDUAL) * RESIDUAL)
-    before = worst(flushed - RESIDUAL, 0)
-    now = _partly_packed(seat, "now", seat.prompt_len + flushed, seat.cached_len - seat.prompt_len - flushed)
-    then = _partly_packed(seat, "then", seat.prompt_len + before, worst(flushed - 1, 0) - before)
-    return seat.arch.dims.layers * worst(now, then)
-
-
-def _partly_packed(seat: Seat, when: str, packed: Size, rest: Size) -> Size:
-    """A layer's keys and values of `packed` tokens and of a `rest` in full."""
-    elements = let(f"packed_{when}", seat.sequences * seat.arch.dims.kv * packed)
-    bits = _QUANTISED_BITS[seat.cache_dtype]
-    size = shard(elements * bits, 8) + 2 * whole(elements, GROUP) * BYTES[seat.weights_dtype]
-    return let(f"layer_{when}", 2 * size + seat.sequences * rest * kv_per_token(seat))
+    lengths = seat.cached_len, seat.prompt_len + worst(flushed - 1, 0)
+    options = Quantised(bits=_BITS[seat.cache_dtype], residual=RESIDUAL)
+    kinds, stored = kept(seat), _formats(seat)
+    return worst(
+        *(quantised_size(kinds, stored, seat.sequences, seat.prompt_len, length, options) for length in lengths)
+    )
 
 
 @term(
@@ -76,8 +81,4 @@ def kv_cache_grow(seat: Seat) -> Size:
 
     Where every layer slides, those of a window.
     """
-    old = seat.cached_len - 1
-    if seat.windows:
-        all_seen = at_most(1, seat.arch.dims.layers - seat.arch.sliding_layers)
-        old = worst(all_seen * old, at_most(seat.arch.window, old))
-    return seat.sequences * old * seat.arch.dims.kv * BYTES[seat.weights_dtype]
+    return growth_bytes(kept(seat), _formats(seat), seat.sequences, seat.cached_len)

@@ -64,17 +64,28 @@ def engine_activation(seat: Seat) -> Interval:
     The larger of a forward over max_num_batched_tokens (MLP products and a few hidden states) and the sampler over
     max_num_seqs rows of the whole vocabulary, though no more than there are tokens. Fewer sequences at once free it.
     """
-    engine, dims = engine_of(seat), seat.arch.dims
-    tokens, hidden = engine.max_batched_tokens, dims.hidden
-    forward = let("forward", tokens * (3 * shard(dims.ffn, engine.tp) + 4 * hidden) * BYTES[engine.weights_dtype])
+    engine, arch = engine_of(seat), seat.arch
+    tokens, hidden, ffn = engine.max_batched_tokens, arch.hidden, _widest(seat)
+    forward = let("forward", tokens * (3 * shard(ffn, engine.tp) + 4 * hidden) * BYTES[engine.weights_dtype])
     sampled = let("sampled", at_most(engine.max_seqs, tokens))
     rows = let("hidden rows", hidden * (tokens + 2 * sampled) * BYTES[engine.weights_dtype])
     rate = overhead("engine_sampler", 1)
     low, point, high = (
-        worst(forward, rows + whole(sampled * dims.vocab * millionths, _MILLION))
+        worst(forward, rows + whole(sampled * arch.vocab * millionths, _MILLION))
         for millionths in (rate.low, rate.point, rate.high)
     )
     return Interval(low, point, high)
+
+
+def _widest(seat: Seat) -> Size:
+    """The intermediate width of the widest MLP; of experts, that of those which a token uses together."""
+    found = [
+        weight.axes[-1].size * (weight.used or 1)
+        for block in seat.arch.kinds
+        for weight in block.weights
+        if block.module(weight) in ("mlp", "routed_experts", "shared_experts") and "down" in weight.name
+    ]
+    return worst(*found) if found else 4 * seat.arch.hidden
 
 
 @term(
@@ -165,5 +176,4 @@ def sync_bucket(seat: Seat) -> Size:
 )
 def sync_gathered(seat: Seat) -> Size:
     """The largest tensor, gathered whole in its stored dtype on the way to the engine: the embedding or the head."""
-    dims = seat.arch.dims
-    return worst(*(row.elements(dims) for row, _ in seat.arch.tensors())) * BYTES[seat.weights_dtype]
+    return worst(*(weight.elements for _, weight, _ in seat.arch.tensors())) * BYTES[seat.weights_dtype]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
 from vramcast.catalog.overheads import nccl
-from vramcast.memory.passes import block_pass, end_pass
+from vramcast.memory.passes import end_pass, stack
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Interval, term
 from vramcast.memory.units import (
     gathered_block,
+    gathered_layers,
     gathered_root,
     learns_whole,
     reduced_block,
@@ -54,7 +55,8 @@ def fsdp_gathered(seat: Seat) -> Size:
     root, block = gathered_root(seat), gathered_block(seat)
     if seat.state == "generate":
         return root * BYTES[seat.param_dtype]
-    return (_roots_gathered(seat) * root + _blocks_gathered(seat) * block) * BYTES[seat.param_dtype]
+    blocks = _all_gathered(seat, block) if not seat.reshards else _blocks_gathered(seat) * block
+    return (_roots_gathered(seat) * root + blocks) * BYTES[seat.param_dtype]
 
 
 def _roots_gathered(seat: Seat) -> int:
@@ -70,8 +72,6 @@ def _blocks_gathered(seat: Seat) -> Size:
     """Blocks whose buffers are there: the one at work, and the one before or behind it."""
     if seat.instant == "embedding":
         return 0
-    if not seat.reshards:
-        return _blocks_kept(seat)
     at_work = 0 if seat.state == "loss" or seat.instant in ("head", "loss") else 1
     if seat.shard == "fsdp2":
         return at_work + 1
@@ -80,13 +80,14 @@ def _blocks_gathered(seat: Seat) -> Size:
     return at_work + (1 if ahead else 0)
 
 
-def _blocks_kept(seat: Seat) -> Size:
+def _all_gathered(seat: Seat, block: Size) -> Size:
     """Blocks gathered and not freed before their own backward; in the forward the last buffer of FSDP2 beside them."""
-    layers = seat.arch.dims.layers
+    if seat.instant == "embedding":
+        return 0
     if seat.state == "backward":
-        return 1 if seat.instant == "last block" else layers
+        return block if seat.instant == "last block" else gathered_layers(seat)
     buffers = 1 if seat.shard == "fsdp2" else 0
-    return (1 if seat.instant == "first block" else layers) + buffers
+    return (block if seat.instant == "first block" else gathered_layers(seat)) + buffers * block
 
 
 @term(
@@ -105,7 +106,7 @@ def fsdp_held_inputs(seat: Seat) -> Size:
     `recompute.reentrant=false` or FSDP 2 does without. Where the whole model is one unit its inputs are ids, which have
     no gradient, and nothing is held.
     """
-    layers, hidden = seat.arch.dims.layers, end_pass(seat).hidden
+    layers, hidden = seat.arch.layers, end_pass(seat).hidden
     if seat.instant == "embedding":  # all inputs; the gradient of the first is what the embedding gets
         return (2 * layers - 1) * hidden
     # The running block has its own input; the gradient of its output is that of the next block's input.
@@ -138,10 +139,10 @@ def gradients_unsharded(seat: Seat) -> Size:
         return kept + (_unit_gradients(seat) if _new_beside_kept(seat) else 0)
     if seat.keeps_gradients:
         return kept
-    block, end = block_pass(seat), end_pass(seat)
+    end = end_pass(seat)
     if seat.instant == "embedding":
         return end.gradients + end.embedding_gradient
-    return end.gradients + (0 if seat.instant == "loss" else block.gradients)
+    return end.gradients + (0 if seat.instant == "loss" else stack(seat).most(lambda block: block.gradients))
 
 
 def _learning(seat: Seat) -> Size:
@@ -154,9 +155,7 @@ def _new_beside_kept(seat: Seat) -> bool:
 
 
 def _unit_gradients(seat: Seat) -> Size:
-    layers = seat.arch.dims.layers
-    blocks = {"loss": 0, "first block": 1}.get(seat.instant, layers)
-    return unit_gradients(seat, blocks, embedding=seat.instant == "embedding") * BYTES[seat.param_dtype]
+    return unit_gradients(seat, seat.instant) * BYTES[seat.param_dtype]
 
 
 def _whole_dtype(seat: Seat) -> str:

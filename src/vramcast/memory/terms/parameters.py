@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.memory.passes import block_pass, end_pass, first_block_pass
+from vramcast.memory.passes import end_pass, stack
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Tensors, term
 from vramcast.memory.units import (
     held_adapters,
     held_flat,
     held_trainable,
-    held_trainable_block,
+    held_trainable_blocks,
     learns_whole,
+    linear_of,
     stored_tensors,
     stored_weights,
     trainable_dtype,
@@ -79,10 +80,10 @@ def quant_buffers(seat: Seat) -> Size:
     ExLlama's kernels for 4-bit GPTQ multiply more than a few rows with the unpacked weight. Transformers 4 loads them;
     Marlin's, which newer versions and engines choose, need none.
     """
-    dims = seat.arch.dims
-    rows = [row for row in seat.arch.block.rows if seat.packing and row.linear in seat.packing.formats]
-    largest = worst(*(row.elements(dims) for row in rows))
-    widest = worst(*(dims.size(side) for row in rows for side in (row.rows, row.width)))
+    formats = seat.packing.formats if seat.packing else {}
+    packed = [weight for _, weight, _ in seat.arch.tensors() if linear_of(weight) in formats]
+    largest = worst(*(weight.elements for weight in packed))
+    widest = worst(*(side for weight in packed for side in weight.shape))
     return (largest + widest) * BYTES["fp16"]
 
 
@@ -93,7 +94,7 @@ def quant_buffers(seat: Seat) -> Size:
 )
 def weights_untied(seat: Seat) -> Size:
     """A second embedding while an AWQ checkpoint of a model with a tied head is loaded: the file has both."""
-    return seat.arch.dims.vocab * seat.arch.dims.hidden * BYTES[seat.weights_dtype]
+    return seat.arch.vocab * seat.arch.hidden * BYTES[seat.weights_dtype]
 
 
 def _gradients_live(seat: Seat) -> bool:
@@ -127,9 +128,9 @@ def gradients(seat: Seat) -> Size:
         return _reduced(seat)
     if _complete(seat):
         return trainable_parameters(seat) * BYTES[trainable_dtype(seat)]
-    block, first = block_pass(seat).gradients, first_block_pass(seat).gradients
-    done = {"loss": 0, "first block": block}.get(seat.instant)
-    learned = (seat.arch.dims.layers - 1) * block + first if done is None else done
+    layers = stack(seat)
+    done = {"loss": 0, "first block": layers.last.gradients}.get(seat.instant)
+    learned = layers.all(lambda block: block.gradients) if done is None else done
     return end_pass(seat).gradients + learned
 
 
@@ -140,6 +141,7 @@ def _reduced(seat: Seat) -> Size:
         return share * BYTES[trainable_dtype(seat)]
     if seat.keeps_gradients or seat.whole_unit:
         return 0
-    layers = seat.arch.dims.layers
-    blocks = {"last block": layers - 1, "embedding": layers}.get(seat.instant, 0)
-    return blocks * held_trainable_block(seat) * BYTES[trainable_dtype(seat)]
+    if seat.instant not in ("last block", "embedding"):
+        return 0
+    blocks = held_trainable_blocks(seat, without_first=seat.instant == "last block")
+    return blocks * BYTES[trainable_dtype(seat)]

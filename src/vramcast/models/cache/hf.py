@@ -105,6 +105,13 @@ def quantised_bytes(
     """
     kinds = tuple(kinds)
     _check(kinds, formats, sequences, options, source)
+    return quantised_size(kinds, formats, sequences, prompt, tokens, options)
+
+
+def quantised_size(
+    kinds: Iterable[LayerKind], formats: Formats, sequences: Size, prompt: Size, tokens: Size, options: Quantised
+) -> Size:
+    """The bytes of `quantised_bytes`, of layers that were checked."""
     flushed = whole(tokens - prompt, options.residual) * options.residual
     packed = tokens if options.backend == "fp8" else prompt + flushed
     found: list[Size] = []

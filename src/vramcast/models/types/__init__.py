@@ -11,13 +11,14 @@ from vramcast.errors import Refused, near, refuse
 
 if TYPE_CHECKING:  # `check` imports this file, and needs neither
     from vramcast.models.fields import Fields
-    from vramcast.models.layout import Blocks
+    from vramcast.models.layout import Blocks, Ends
 
 
 class Row(Protocol):
     """A row of a family's table."""
 
     def blocks(self, c: Fields) -> Iterable[Blocks]: ...
+    def ends(self, c: Fields) -> Ends: ...
 
 
 FAMILIES = {

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Blocks, Weight, axis
-from vramcast.models.parts import Flag, Part, ffn, gqa, heads, hidden, linear, norm, plain, tensor
+from vramcast.models.parts import Flag, Weights, ffn, gqa, heads, hidden, linear, norm, plain, tensor
 from vramcast.models.types.decoder import Decoder
 
 
@@ -24,7 +24,7 @@ def _turned(weights: list[Weight]) -> list[Weight]:
     return [Weight(weight.name, weight.axes[::-1]) for weight in weights]
 
 
-def _fused(at: str, names: str, bias: Flag = True) -> Part:
+def _fused(at: str, names: str, bias: Flag = True) -> Weights:
     """One projection of queries, keys and values, with equal heads, and the output."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -39,7 +39,7 @@ def _fused(at: str, names: str, bias: Flag = True) -> Part:
     return part
 
 
-def _apart(at: str, out: str, bias: Flag = False, out_bias: Flag = False) -> Part:
+def _apart(at: str, out: str, bias: Flag = False, out_bias: Flag = False) -> Weights:
     """Separate projections, with equal heads."""
 
     def part(c: Fields, _: int) -> list[Weight]:

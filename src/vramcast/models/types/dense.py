@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.parts import Part, either, gated, gqa, heads, hidden, none, norm, norms, plain, tensor
+from vramcast.models.parts import Weights, either, gated, gqa, heads, hidden, none, norm, norms, plain, tensor
 from vramcast.models.types.decoder import Decoder
 
 SANDWICH = "input_layernorm post_attention_layernorm pre_feedforward_layernorm post_feedforward_layernorm"
@@ -50,7 +50,7 @@ def _helium(c: Fields, layer: int) -> list[Weight]:
     return list(gqa("attention_bias")(c, layer))
 
 
-def _parallel(field: str, bias: bool) -> Part:
+def _parallel(field: str, bias: bool) -> Weights:
     """The second norm, which a parallel residual does without."""
     return either(lambda c, _: c.flag(field), none, norms("post_attention_layernorm", bias))
 
@@ -63,7 +63,7 @@ TYPES = {
     "mistral": Decoder(gqa(), gated()),
     "qwen2": Decoder(gqa(True), gated()),
     "qwen3": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), gated()),
-    "granite": LLAMA,
+    "granite": Decoder(_BIASED, gated("mlp_bias"), multiplies=True),
     "smollm3": LLAMA,
     "arcee": Decoder(_BIASED, plain("mlp.up_proj mlp.down_proj", "mlp_bias")),
     "seed_oss": Decoder(gqa("attention_bias", "attention_out_bias"), gated("mlp_bias")),

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Weight, axis
-from vramcast.models.parts import Flag, Part, either, gated, hidden, linear, none, tensor
+from vramcast.models.parts import Flag, Weights, either, gated, hidden, linear, none, tensor
 from vramcast.num import Size
 
 Rule: TypeAlias = Callable[[Fields, int], bool]
@@ -42,7 +42,7 @@ def shared(
     gate: bool = False,
     fused: str = "",
     bias: Flag = False,
-) -> Part:
+) -> Weights:
     """Experts that every token uses: one MLP of their joint width."""
 
     def part(c: Fields, layer: int) -> list[Weight]:
@@ -69,13 +69,13 @@ def moe(
     gate: str = "gate",
     gate_bias: Flag = False,
     experts: str = "",
-    shared_part: Part = none,
+    shared_part: Weights = none,
     sparse: Rule | None = None,
-    dense: Part | None = None,
+    dense: Weights | None = None,
     transposed: bool = False,
     biased: bool = False,
-    extra: Part = none,
-) -> Part:
+    extra: Weights = none,
+) -> Weights:
     """A layer of experts where `sparse` says so (everywhere if not given), else `dense`."""
 
     def part(c: Fields, layer: int) -> list[Weight]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Weight, axis
-from vramcast.models.parts import Flag, Part, either, gated, gqa, hidden, linear, none, norm, plain, tensor
+from vramcast.models.parts import Flag, Weights, either, gated, gqa, hidden, linear, none, norm, plain, tensor
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import Rule, moe
 from vramcast.num import Size
@@ -35,7 +35,7 @@ class Names(Struct, frozen=True):
     norm: Flag = True
 
 
-def mamba1(names: Names, inner_norms: bool = False) -> Part:
+def mamba1(names: Names, inner_norms: bool = False) -> Weights:
     """Selective state space: in, convolution, x and dt projections, out."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -64,7 +64,7 @@ def _conv(name: str, channels: Axis, kernel: Size, bias: bool) -> list[Weight]:
     return [*found, tensor(f"{name}.bias", channels)] if bias else found
 
 
-def mamba2(names: Names, inner: Callable[[Fields], Size | None] = lambda c: None) -> Part:
+def mamba2(names: Names, inner: Callable[[Fields], Size | None] = lambda c: None) -> Weights:
     """State space in heads: z, x, B, C and dt in one projection; B and C are shared by groups of heads."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -176,7 +176,7 @@ class _NemotronH(Decoder, frozen=True):
         return len(_pattern(c))
 
 
-_MIXERS: dict[str, Part] = {
+_MIXERS: dict[str, Weights] = {
     "mamba": mamba2(
         Names(
             at="mixer",

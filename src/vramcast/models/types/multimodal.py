@@ -8,7 +8,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Blocks, Weight, axis
+from vramcast.models.layout import Blocks, Ends, Weight, axis
 from vramcast.models.parts import either, gated, gqa, hidden, linear, norm, tensor
 from vramcast.models.types import qwen_vision, towers
 from vramcast.models.types.decoder import Decoder
@@ -40,6 +40,12 @@ class Multimodal(Struct, frozen=True):
         section.given("tie_word_embeddings")
         decoder = text.blocks(section, self.prefix, self.head, tied)
         return [*self.tower(c, section.count("hidden_size")), *decoder]
+
+    def ends(self, c: Fields) -> Ends:
+        """Those of the language model."""
+        section = c.flat("text_config") if self.flat else self.section(c)
+        text = self.text if isinstance(self.text, Decoder) else self.named(c, self.text)
+        return text.ends(section)
 
     def section(self, c: Fields) -> Fields:
         """The language model's fields, with the defaults of its own type if it is one."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Blocks, Weight, axis
-from vramcast.models.parts import Part, linear, norm, single, stack, tensor
+from vramcast.models.parts import Weights, linear, norm, single, stack, tensor
 from vramcast.models.types.towers import first, scales, two
 from vramcast.num import Size
 
@@ -86,7 +86,7 @@ def qwen3(deep: bool) -> Callable[[Fields, Size], list[Blocks]]:
     return tower
 
 
-def _tower(v: Fields, width: Size, learned: bool, layer: Part, merger: list[Weight]) -> list[Blocks]:
+def _tower(v: Fields, width: Size, learned: bool, layer: Weights, merger: list[Weight]) -> list[Blocks]:
     embed = _patch(v, width, learned)
     if learned:
         embed.append(tensor("pos_embed.weight", v.count("num_position_embeddings"), width))

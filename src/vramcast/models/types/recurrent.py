@@ -7,7 +7,7 @@ from functools import partial
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Weight, axis
-from vramcast.models.parts import Part, either, gated, gqa, heads, hidden, linear, norm, tensor
+from vramcast.models.parts import Weights, either, gated, gqa, heads, hidden, linear, norm, tensor
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import Rule, first_dense, listed, moe, shared, sparse_step, times
 from vramcast.models.types.mla import mla
@@ -39,7 +39,7 @@ def _delta_axes(c: Fields) -> tuple[Axis, Axis, Axis]:
     return axis(keys, c.count("linear_key_head_dim")), axis(values, c.count("linear_value_head_dim")), axis(values)
 
 
-def _delta(fused: bool) -> Part:
+def _delta(fused: bool) -> Weights:
     """Qwen's gated delta net; q, k, v, z and b, a in two projections or in four."""
 
     def part(c: Fields, _: int) -> list[Weight]:

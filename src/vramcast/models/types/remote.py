@@ -8,17 +8,17 @@ from msgspec import structs
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.parts import Part, ffn, gated, gqa, heads, hidden, linear, norm
+from vramcast.models.parts import Weights, ffn, gated, gqa, heads, hidden, linear, norm
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import first_dense, moe, shared, times
 
 
-def _plainly(part: Part) -> Part:
+def _plainly(part: Weights) -> Weights:
     """Norms that are classed as norms whatever their name says."""
     return lambda c, layer: [structs.replace(weight, module="norms") for weight in part(c, layer)]
 
 
-def norms_of(names: str, bias: bool = False) -> Part:
+def norms_of(names: str, bias: bool = False) -> Weights:
     return _plainly(lambda c, _: [one for name in names.split() for one in norm(name, hidden(c), bias)])
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Blocks, Weight, axis
-from vramcast.models.parts import Part, linear, norm, single, stack, tensor
+from vramcast.models.parts import Weights, linear, norm, single, stack, tensor
 from vramcast.num import Size
 
 
@@ -37,7 +37,7 @@ def scales(names: str, width: Size, bias: bool) -> list[Weight]:
     return [one for name in names.split() for one in norm(name, width, bias)]
 
 
-def encoder(attention: str, out: str, mlp: str, norms: str, bias: bool = True) -> Part:
+def encoder(attention: str, out: str, mlp: str, norms: str, bias: bool = True) -> Weights:
     """An encoder layer of CLIP, SigLIP and their kin."""
 
     def part(v: Fields, _: int) -> list[Weight]:

@@ -97,7 +97,7 @@ class _Way:
         self.assumed = [line for line in recordings[0].assumed if all(line in one.assumed for one in recordings)]
         _check_parameters(self.job, recordings[0])
         fitter = Fitter(sizes, self.job.recipe.tile_tokens if self.job.settings.loss == "fused" else 0)
-        fresh, adding = _batches([cut(each) for each in recordings], fitter, int(self.job.arch.dims.layers))
+        fresh, adding = _batches([cut(each) for each in recordings], fitter, int(self.job.arch.layers))
         modes = modes_of(Seats(self.job, "policy").base)
         return Measured(modes=modes, **known._asdict(), fresh=fresh, adding=adding)
 
@@ -125,8 +125,8 @@ def _check(job: Resolved) -> None:
         raise refuse(f"recompute = {settings.recompute} is traced, but not saved yet", saved="none, full")
     if settings.quant_kind == "int8":
         raise refuse("quant.kind = int8 is traced, but not saved yet", why="its nodes hold tensors beyond their block")
-    if job.arch.dims.layers < _LAYERS:
-        raise refuse(f"{job.arch.name} has {job.arch.dims.layers} layers: one between others is measured", least="3")
+    if job.arch.layers < _LAYERS:
+        raise refuse(f"{job.arch.name} has {job.arch.layers} layers: one between others is measured", least="3")
 
 
 def _recomputes(job: Resolved) -> list[str]:
