@@ -211,8 +211,8 @@ class Seat(Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """The role does something, or its weights are being sent: those of the policy."""
-        return self.state not in ("rest", "absent") or (self.phase == "sync" and self.role == "policy")
+        """The role does something, or its weights are being sent: those of what learns."""
+        return self.state not in ("rest", "absent") or (self.phase == "sync" and self.trains)
 
     def resident(self, what: str) -> bool:
         """Whether weights or optimizer states are on the GPU now."""
