@@ -14,7 +14,6 @@ from vramcast.errors import Mistake, Mistakes, refuse
 from vramcast.estimate.lengths import scored_len, total_len
 from vramcast.estimate.resolve import Resolved
 from vramcast.memory.terms.runtime import LT_WORKSPACE
-from vramcast.trace.component import Component
 from vramcast.types.paths import PATHS
 from vramcast.types.settings import ADAPTED, Settings
 
@@ -133,7 +132,7 @@ class OwnStep(Struct, frozen=True, kw_only=True, tag="own"):
     cublaslt_bytes: int
 
 
-Asked: TypeAlias = Question | OwnStep | Component
+Asked: TypeAlias = Question | OwnStep
 TRACED: dict[str, tuple[Any, ...]] = {
     "algorithm": ("sft", "pretrain", "dpo", "grpo"),
     "gpus": (1,),
