@@ -18,7 +18,7 @@ from vramcast.models.arch import Arch
 from vramcast.num import Later, Named
 
 Passes = TypeVar("Passes", bound="tuple[Any, ...]")
-_APART = frozenset("role state phase instant inner when process leads gpu engine memo served arch".split())
+_APART = frozenset("role state phase instant inner when process leads gpu engine memo arch".split())
 """fields of a seat that no pass reads"""
 _MODES = tuple(name for name in Seat.__struct_fields__ if name not in SIZES and name not in _APART)
 _MOST = 512

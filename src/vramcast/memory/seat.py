@@ -36,6 +36,8 @@ SIZES = {
     "ranks": "ranks",
     "gpus": "gpus",
     "sync_bucket": "bucket",
+    "images": "image_tokens",
+    "served": "served",
 }
 """Size fields of a seat → the symbol a formula shows."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
 
 from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.packing import Packing
 from vramcast.memory.seat import Seat
 from vramcast.models.layout import Blocks, Weight
-from vramcast.models.place import at_rest
+from vramcast.models.place import Zero, at_rest, resting
 from vramcast.num import Size, let, shard, total, worst
 
 
@@ -155,8 +155,13 @@ def held_tensors(seat: Seat, *, learned: bool = False) -> list[tuple[Size, Size]
     FSDP2 cuts every tensor along its first dimension; FSDP1 flattens a unit and cuts that: a flat unit that runs learns
     whole. Both pad to the ranks.
     """
-    cut = _flat_units if seat.shard == "fsdp1" else _cut_tensors
-    return seat.once(f"held tensors {learned}", lambda: list(cut(seat, learned)))
+
+    def cut() -> list[tuple[Size, Size]]:
+        flat = seat.flat_model
+        blocks = [(block, count) for block, count in seat.arch.counted() if flat or not learned or runs(seat, block)]
+        return list(resting(blocks, seat.ranks, _at_rest(seat), whole=seat.whole_unit))
+
+    return seat.once(f"held tensors {learned}", cut)
 
 
 def stored_tensors(seat: Seat) -> list[tuple[Size, Size]]:
@@ -316,20 +321,9 @@ def _adapted(seat: Seat, block: Blocks) -> list[Weight]:
 
 
 def _cut(seat: Seat, weight: Weight) -> Size:
+    """Elements of a tensor that is cut by itself."""
     return at_rest(weight, seat.ranks, "fsdp2" if seat.sharded else "none")
 
 
-def _cut_tensors(seat: Seat, learned: bool) -> Iterator[tuple[Size, Size]]:
-    for block, weight, count in seat.arch.tensors():
-        if runs(seat, block) or not learned:
-            yield count, _cut(seat, weight)
-
-
-def _flat_units(seat: Seat, learned: bool) -> Iterator[tuple[Size, Size]]:
-    if seat.whole_unit:
-        yield 1, shard(parameters(seat), seat.ranks)
-    else:
-        yield 1, shard(root_parameters(seat), seat.ranks)
-        for block in _units(seat):
-            if runs(seat, block) or not learned:
-                yield seat.arch.times(block), shard(block_parameters(seat, block), seat.ranks)
+def _at_rest(seat: Seat) -> Zero:
+    return "fsdp1" if seat.shard == "fsdp1" else "fsdp2" if seat.sharded else "none"
