@@ -15,7 +15,7 @@ from vramcast.estimate.seats import Seats
 from vramcast.memory.head import Model
 from vramcast.memory.packing import Packing, Product
 from vramcast.memory.passes import stack
-from vramcast.memory.tape import Tape, Tensor, lives
+from vramcast.memory.tape import Tape, Tensor
 from vramcast.models.arch import build_arch
 from vramcast.models.quant.formats import INT8_ROWS, four_bit
 
@@ -98,7 +98,7 @@ def test_the_unpacked_weight_dies_before_anything_else_is_made() -> None:
     """No step lies between the birth of the result, or of the input's gradient, and the weight's death."""
     run = Run(packing("unpack"))
     run.backward()
-    found = [(storage, born, died) for storage, born, died in lives(run.tape) if "unpacked weight" in storage.name]
+    found = [(life, life.born, life.dies) for life in run.tape.lifetimes().lives if "unpacked weight" in life.name]
     assert len(found) == 2
     assert all(died == born + 2 for _, born, died in found)
 
@@ -114,7 +114,7 @@ def test_nested_scales_are_unpacked_too() -> None:
     assert run.forward == 2 * SCALES + WEIGHT + Y
     assert run.kept == 0
     assert run.backward() == Y + max(SCALES + WEIGHT, WEIGHT + X)
-    assert max(storage.size for storage, _, _ in lives(run.tape) if "scales" in storage.name) == SCALES
+    assert max(storage.size for storage in run.tape.lifetimes().lives if "scales" in storage.name) == SCALES
 
 
 def test_a_part_of_a_block_of_scales_is_a_whole_one() -> None:
@@ -298,7 +298,7 @@ RANK = ROWS * 8 * 2
 
 
 def names(run: Run) -> list[str]:
-    return [storage.name.removeprefix("up_proj.") for storage, _, _ in lives(run.tape)]
+    return [storage.name.removeprefix("up_proj.") for storage in run.tape.lifetimes().lives]
 
 
 def test_an_adapter_on_4_bits_adds_to_a_copy_of_the_product() -> None:
@@ -314,7 +314,7 @@ def test_an_adapter_on_4_bits_adds_to_a_copy_of_the_product() -> None:
 def test_an_fp32_adapter_beside_packed_weights_is_brought_back_to_16_bits_before_the_sum() -> None:
     """Beside plain weights the sum is fp32 (see test_tape); PEFT's packed layers convert the adapter's part first."""
     run = Run(packing("unpack"), **{**ADAPTED, "adapter_dtype": "fp32", "adapter_param_dtype": "fp32"})
-    sums = [storage for storage, _, _ in lives(run.tape) if storage.name == "sum"]
+    sums = [storage for storage in run.tape.lifetimes().lives if storage.name == "sum"]
     assert [storage.size for storage in sums] == [Y]
     # A's input in fp32, and B's input
     assert run.kept == 2 * X + 2 * RANK
@@ -330,7 +330,7 @@ def test_under_autocast_a_packed_layer_leaves_its_input_to_autocast() -> None:
 
 
 def test_what_a_packed_product_makes_is_named_after_its_layer() -> None:
-    found = [storage.name for storage, _, _ in lives(Run(packing("unpack")).tape)]
+    found = [storage.name for storage in Run(packing("unpack")).tape.lifetimes().lives]
     assert found == ["x", "up_proj.unpacked weight", "up_proj.output"]
 
 
