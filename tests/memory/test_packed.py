@@ -9,6 +9,7 @@ from msgspec import structs
 from tests.memory.layers import product as layer
 from tests.random_jobs import said
 
+from vramcast.algorithms.table import POLICY
 from vramcast.estimate.resolve import resolve
 from vramcast.estimate.seats import Seats
 from vramcast.memory.head import Model
@@ -28,7 +29,7 @@ X, Y = ROWS * IN * 2, ROWS * OUT * 2
 SCALES = OUT * IN // 64 * 4
 """an fp32 number for 64 weights: 1,536"""
 
-_BASE = Seats(resolve(said({"model": "Qwen/Qwen2.5-7B", "gpu": "a100-sxm-80gb"})), "policy").base
+_BASE = Seats(resolve(said({"model": "Qwen/Qwen2.5-7B", "gpu": "a100-sxm-80gb"})), POLICY).base
 _CONFIG = {
     "model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 512,

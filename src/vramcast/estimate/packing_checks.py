@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vramcast.algorithms import learns
 from vramcast.errors import Mistakes
 from vramcast.estimate.packing import TRAINED, linear_layers, quantisation_of
 from vramcast.models.arch import Arch
@@ -50,7 +51,7 @@ def _check_training(
     settings: Settings, own: Quantisation | None, origin: str, tuning: str, algorithm: str, mistakes: Mistakes
 ) -> None:
     kind = settings.quant_kind
-    if settings.algorithm == "inference":
+    if not learns(settings):
         return
     if settings.tuning not in ADAPTED:
         allowed = ["tuning = qlora"] if kind in TRAINED else []

@@ -103,8 +103,8 @@ class Arch(Struct, frozen=True, kw_only=True):
 
     @property
     def linears(self) -> tuple[str, ...]:
-        """Names of the linear layers of the kinds: what `all-linear` means."""
-        found = (name.rpartition(".")[2] for block in self.kinds for name in block.linears())
+        """Names of the linear layers of the model, towers too: what `all-linear` means."""
+        found = (name.rpartition(".")[2] for block in self.layout.blocks for name in block.linears())
         return tuple(dict.fromkeys(found))
 
     def times(self, block: Blocks) -> Size:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from vramcast.num import Size
 
 Kind: TypeAlias = Literal["", "tp", "kv", "vocab", "expert"]
+Need: TypeAlias = Literal["", "images", "sound"]
 MODULES = (
     "embedding", "lm_head", "attention", "mixer_ssm_conv", "mlp", "routed_experts", "shared_experts", "router",
     "norms", "vision", "other",
@@ -98,6 +99,8 @@ class Blocks(Struct, frozen=True):
     weights: tuple[Weight, ...]
     forward: Any = None
     """its `Forward`; None where nobody wrote it (a file of a traced model has none)"""
+    needs: Need = ""
+    """what a batch must have for these blocks to run: towers, projectors, and layers that read what they give"""
 
     @property
     def count(self) -> int:
@@ -109,12 +112,17 @@ class Blocks(Struct, frozen=True):
         return self.name.startswith("decoder")
 
     def linears(self) -> tuple[str, ...]:
-        """Names of its linear layers, without `.weight`."""
-        return tuple(
-            weight.name.removesuffix(".weight")
-            for weight in self.weights
-            if weight.name.endswith(".weight") and len(weight.axes) == 2 and self.module(weight) in _LINEAR
-        )
+        """Names of its linear layers, without `.weight`; in a tower, all matrices but tables of positions."""
+        names = [weight.name.removesuffix(".weight") for weight in self.weights if self._is_linear(weight)]
+        return tuple(names)
+
+    def _is_linear(self, weight: Weight) -> bool:
+        if len(weight.axes) != 2 or not weight.name.endswith(".weight"):
+            return False
+        module = self.module(weight)
+        if module == "vision":
+            return not weight.name.endswith(("embed.weight", "embedding.weight"))
+        return module in _LINEAR
 
     @property
     def params(self) -> Size:
@@ -146,6 +154,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """constants multiply the embedding and the logits"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
+    own_positions: bool = False
+    """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
 
 
 class Layout(Struct, frozen=True, kw_only=True):

@@ -9,14 +9,15 @@ from vramcast.memory.term import Tensors, term
 from vramcast.memory.units import (
     held_adapters,
     held_flat,
+    held_learned,
     held_trainable,
     held_trainable_blocks,
+    learned_parameters,
     learns_whole,
     linear_of,
     stored_tensors,
     stored_weights,
     trainable_dtype,
-    trainable_parameters,
     trainable_tensors,
 )
 from vramcast.num import Size, worst
@@ -127,7 +128,7 @@ def gradients(seat: Seat) -> Size:
     if seat.sharded:
         return _reduced(seat)
     if _complete(seat):
-        return trainable_parameters(seat) * BYTES[trainable_dtype(seat)]
+        return learned_parameters(seat) * BYTES[trainable_dtype(seat)]
     layers = stack(seat)
     done = {"loss": 0, "first block": layers.last.gradients}.get(seat.instant)
     learned = layers.all(lambda block: block.gradients) if done is None else done
@@ -137,7 +138,7 @@ def gradients(seat: Seat) -> Size:
 def _reduced(seat: Seat) -> Size:
     """Shares of the units whose backward is over: the root's come last."""
     if _complete(seat):
-        share = held_flat(seat) if learns_whole(seat) else held_trainable(seat)
+        share = held_flat(seat) if learns_whole(seat) else held_learned(seat)
         return share * BYTES[trainable_dtype(seat)]
     if seat.keeps_gradients or seat.whole_unit:
         return 0
