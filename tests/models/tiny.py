@@ -94,9 +94,10 @@ MODES = {
     for again in (False, True)
 }
 _MAMBA = {"lora.targets": ["in_proj"]}
+_ATTENTION = {"lora.targets": ["q_proj", "k_proj", "v_proj", "o_proj"]}
 LORA: dict[str, Config] = {
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "nemotron_h"), _MAMBA),
-    **dict.fromkeys(("llama4", "phimoe"), {"lora.targets": ["q_proj", "k_proj", "v_proj", "o_proj"]}),
+    **dict.fromkeys(("llama4", "phimoe"), _ATTENTION),
     "falcon_h1": {"lora.targets": ["q_proj", "v_proj", "in_proj", "gate_proj", "down_proj"]},
 }
 """targets of types whose linear layers PEFT does not adapt all: a state's `out_proj` goes into its kernel,
