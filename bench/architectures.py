@@ -28,7 +28,7 @@ from msgspec import structs
 warnings.filterwarnings("ignore")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.models.tiny import JOB, MODES, smallest, tiny  # noqa: E402
+from tests.models.tiny import MODES, job, smallest, tiny  # noqa: E402
 
 from vramcast.errors import Refused  # noqa: E402
 from vramcast.estimate import forecast  # noqa: E402
@@ -107,27 +107,25 @@ class Compared(NamedTuple):
         return max((off(*pair) for pair in self.instants()), key=abs, default=float("nan"))
 
 
-def said(config: Path, mode: str, more: dict[str, Any]) -> Understanding:
+def said(values: dict[str, Any]) -> Understanding:
     """The job as a user says it with `--set`."""
     origin = Origin("--set")
-    values = {"model": str(config), **JOB, **MODES[mode], **more}
     return Understanding([Fact(path, check_value(path, value, origin), origin) for path, value in values.items()])
 
 
-def compare(
-    config: dict[str, Any], mode: str, cache: Cache | None = None, more: dict[str, Any] | None = None
-) -> Compared:
-    """One config in one mode, both ways."""
+def compare(model_type: str, mode: str, cache: Cache | None = None, **more: Any) -> Compared:
+    """The small model of a type in one mode, both ways."""
+    config = tiny(model_type)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(config))
-        job = said(path, mode, more or {})
+        asked = said({"model": str(path), **job(model_type, mode), **more})
         formula: dict[Key, PhaseBytes] = {}
         wrong, runs = "", list[Run]()
         try:
             with_runs = _watched(runs)
             try:
-                formula = {key_of(phase): phase for phase in forecast(job, cards=False).groups[0].phases}
+                formula = {key_of(phase): phase for phase in forecast(asked, cards=False).groups[0].phases}
             finally:
                 Model.run = with_runs  # type: ignore[method-assign]
         except Refused as refused:
@@ -135,16 +133,16 @@ def compare(
         except Exception as error:
             wrong = f"the formula fails: {type(error).__name__}: {error}"
         try:
-            return Compared(_traced(job, config, cache), formula, runs, wrong)
+            return Compared(_traced(asked, config, cache), formula, runs, wrong)
         except Exception as error:
             why = error.mistakes[0].fact if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
             no_class = f"no class: {' '.join(why.split())[:160]}"
             return Compared(None, formula, runs, "; ".join(filter(None, [wrong, no_class])))
 
 
-def _traced(job: Understanding, config: dict[str, Any], cache: Cache | None) -> Judged:
+def _traced(asked: Understanding, config: dict[str, Any], cache: Cache | None) -> Judged:
     """The class's step on a card whose libraries take no workspace: it would hide which moment is the worst."""
-    known = resolved(job)
+    known = resolved(asked)
     question = structs.replace(question_of(known, config), cublas_bytes=0, cublaslt_bytes=0)
     return judge(record(question, Here(), cache=cache), AllocatorSettings(), known.gpu, None)
 
@@ -353,7 +351,7 @@ def main() -> int:
     for name in names:
         for mode in modes:
             begun = perf_counter()
-            found = compare(tiny(name), mode, cache, more)
+            found = compare(name, mode, cache, **more)
             told = found.wrong or f"{found.off:+7.2%}  {'' if abs(found.off) <= LIMIT else 'OFF'}"
             right = not found.wrong and abs(found.off) <= LIMIT
             failed += not found.wrong and not right

@@ -6,6 +6,7 @@ told by its bytes, and a window is shorter than a sequence.
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from itertools import cycle, islice
@@ -92,11 +93,29 @@ MODES = {
     for tuning, more in (("full", {}), ("lora", {"lora.targets": ["all-linear"], "lora.rank": 8, "lora.dropout": 0.05}))
     for again in (False, True)
 }
+_MAMBA = {"lora.targets": ["in_proj"]}
+_ATTENTION = {"lora.targets": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+LORA: dict[str, Config] = {
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "nemotron_h"), _MAMBA),
+    **dict.fromkeys(("llama4", "phimoe"), _ATTENTION),
+    "falcon_h1": {"lora.targets": ["q_proj", "v_proj", "in_proj", "gate_proj", "down_proj"]},
+}
+"""targets of types whose linear layers PEFT does not adapt all: a state's `out_proj` goes into its kernel,
+and these two routers return tuples"""
 JOB = {
     "gpu": "a100-sxm-80gb", "framework": "transformers==5.24.0", "algorithm": "sft", "micro_batch": 2,
     "seq_len": SEQ_LEN, "labelled_frac": 1.0, "accumulation": 1, "weights_dtype": "bf16", "compute_dtype": "bf16",
     "autocast": False, "attention": "flash", "loss": "full",
 }  # fmt: skip
+
+
+def job(model_type: str, mode: str) -> Config:
+    """What a job of a mode says. Parameters of experts that are one tensor are adapted without dropout only."""
+    found = JOB | MODES[mode]
+    if "lora.rank" in MODES[mode]:
+        experts = re.search(r'"[a-z_]*(?:experts|moe)[a-z_]*":', json.dumps(smallest()[model_type].config))
+        found |= LORA.get(model_type, {}) | ({"lora.dropout": 0.0} if experts else {})
+    return found
 
 
 @cache

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.models.tiny import MODES, tiny
+from tests.models.tiny import MODES
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 pytestmark = [pytest.mark.trace, pytest.mark.filterwarnings("ignore")]
@@ -41,7 +41,7 @@ def test_every_instant_is_within_a_percent(name: str, mode: str) -> None:
     pytest.importorskip("trl", reason="not traced (extra `trace`)")
     from architectures import LIMIT, compare, key_of, off
 
-    found = compare(tiny(name), mode)
+    found = compare(name, mode)
     assert found.wrong == ""
     pairs = list(found.instants())
     assert len(pairs) >= (15 if mode.startswith("full") else 13)  # adapters give the embedding no gradient
