@@ -30,9 +30,18 @@ class Experts(Attention):
         self.drop(wide)
         return out
 
-    def softmax(self, x: Tensor) -> Tensor:
-        """In fp32."""
-        return self._softmax(x)
+    def softmax(self, x: Tensor, *, own: bool = False) -> Tensor:
+        """In fp32, or in the tensor's own dtype."""
+        if not own or self.seat.autocast:
+            return self._softmax(x)
+        tape, out = self.tape, self.tape.like(x, "softmax")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            result = tape.like(x, "softmax gradient")
+            tape.drop(tape.like(x, "gradient times softmax"))
+            return [result]
+
+        return tape.node(out, [x], [out], backward)
 
     def sigmoid(self, x: Tensor) -> Tensor:
         """Keeps what it gives."""

@@ -56,7 +56,7 @@ class Scores(Struct, frozen=True):
     scaled: bool = False
     """a constant multiplies the weights"""
     like: Literal["", "logits", "tokens"] = ""
-    """whose dtype the weights have in the end; else fp32"""
+    """whose dtype the weights have in the end; else that of the softmax: fp32, but for GPT-OSS"""
 
 
 GROUPED = Scores("sigmoid", wide=True, biased=True, groups="n_group", shares="norm_topk_prob", scaled=True)
@@ -82,9 +82,10 @@ class Router(Struct, frozen=True):
         return logits, weights, places
 
     def _chosen_last(self, ops: Operators, logits: Tensor) -> tuple[Tensor, Tensor]:
-        values, places = ops.largest(logits, self.chosen)
-        weights = ops.softmax(values)
-        ops.drop(values)
+        given = ops.cast(logits, "fp32") if self.scores.like == "tokens" else logits
+        values, places = ops.largest(given, self.chosen)
+        weights = ops.softmax(values, own=not self.scores.like)
+        ops.drop(values, *([given] if given is not logits else []))
         return weights, places
 
     def _chosen_first(self, ops: Operators, logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -129,7 +129,14 @@ TYPES = {
     ),
     "granitemoe": Decoder(
         gqa("attention_bias", "attention_bias"),
-        moe("num_local_experts", width="intermediate_size", at="block_sparse_moe", gate="router"),
+        moe(
+            "num_local_experts",
+            width="intermediate_size",
+            at="block_sparse_moe",
+            gate="router",
+            scores=Scores("chosen", like="tokens"),
+        ),
+        multiplies=True,
     ),
     "phimoe": Decoder(
         gqa("attention_bias", "attention_bias"),
@@ -173,7 +180,12 @@ TYPES = {
     ),
     "hy_v3": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm=_QK),
-        moe(shared_part=shared(times("num_shared_experts"), bias="mlp_bias"), sparse=listed(), dense=gated("mlp_bias")),
+        moe(
+            shared_part=shared(times("num_shared_experts"), bias="mlp_bias"),
+            sparse=listed(),
+            dense=gated("mlp_bias"),
+            scores=Scores("sigmoid", wide=True, biased=True, shares=True, in_place=False, scaled=True),
+        ),
     ),
     "mimo_v2_flash": Decoder(
         _mimo_attention, moe("n_routed_experts", sparse=listed(otherwise=listed("moe_layer_freq")))
