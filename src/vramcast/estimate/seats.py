@@ -63,8 +63,10 @@ class Seats:
         total, prompt = total_len(self.settings), prompt_len(self.settings)
         sequences = {"sequences": generated_sequences(self.settings), **self._without_autocast()}
         if instant == "decode":
-            return {**sequences, "seq_len": 1, "cached_len": total, "prompt_len": prompt, "longest": total}
-        return {**sequences, "seq_len": prompt, "cached_len": prompt, "prompt_len": prompt, "longest": total}
+            sequences |= {"decodes": True, "seq_len": 1, "cached_len": total}
+        else:
+            sequences |= {"seq_len": prompt, "cached_len": prompt}
+        return {**sequences, "prompt_len": prompt, "longest": total}
 
     def _score(self, phase: str) -> dict[str, Any]:
         """The reference may be the policy without its adapters; the entropy is that of the old policy."""

@@ -150,6 +150,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     labels_unknown: bool = False
     """nobody said which share of the tokens is scored: the point takes all"""
     caches: bool = False
+    decodes: bool = False
+    """generation is behind the prompt: one token of each sequence at a time"""
     cache: Literal["dynamic", "static", "offloaded", "quantised"] = "dynamic"
     cache_dtype: str = ""
     """of a quantised cache: int4 or int8"""
