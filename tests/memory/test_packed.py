@@ -38,10 +38,13 @@ _ARCH = build_arch("small", _CONFIG, "here")
 
 
 def packing(product: Product, compute_dtype: str = "bf16", *, nested: bool = False) -> Packing:
+    """Of a layer alone, by its name, and of the model's."""
     form = INT8_ROWS if product == "int8" else four_bit(double=nested)
+    (block,) = _ARCH.kinds
+    names = [*_ARCH.linears, *(f"{block.prefix}.{name}" for name in block.linears())]
+    formats = dict.fromkeys((f"{name}.weight" for name in names), form)
     return Packing(
-        formats=dict.fromkeys(_ARCH.linears, form), product=product, compute_dtype=compute_dtype, origin_dtype="bf16",
-        nested=nested,
+        formats=formats, product=product, compute_dtype=compute_dtype, origin_dtype="bf16", nested=nested
     )  # fmt: skip
 
 
@@ -266,7 +269,7 @@ def test_awq_unpacks_the_weight_from_1024_rows_on(rows: int, weight: int) -> Non
 
 
 def test_only_the_layers_that_have_a_format_are_packed() -> None:
-    some = structs.replace(packing("unpack"), formats={"up_proj": four_bit()})
+    some = structs.replace(packing("unpack"), formats={"up_proj.weight": four_bit()})
     ops = operators(some)
     assert ops.packing_for("up_proj") is some
     assert ops.packing_for("down_proj") is None

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from math import prod
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.memory.packing import Packing
+from vramcast.memory.packing import Packing, path_of
 from vramcast.memory.seat import Seat
 from vramcast.models.layout import Blocks, Weight
 from vramcast.models.place import Zero, at_rest, resting
+from vramcast.models.stored import packed
 from vramcast.num import Size, let, shard, total, worst
 
 
@@ -195,10 +196,9 @@ def stored_weights(seat: Seat) -> Size:
     are_packed = [(weight, count, _parts(block, weight, packing)) for block, weight, count in found]
     unpacked = total(count * weight.elements for weight, count, parts in are_packed if parts)
     plain = let("not_packed", parameters(seat) - let("packed_params", unpacked))
-    packed = total(
+    stored = plain * BYTES[seat.weights_dtype] + total(
         count * let(f"{linear_of(weight)} packed", total(parts)) for weight, count, parts in are_packed if parts
     )
-    stored = plain * BYTES[seat.weights_dtype] + packed
     if not seat.norms_fp32:
         return stored
     norms = total(count * weight.elements for block, weight, count in found if _is_wide(seat, block, weight))
@@ -207,9 +207,8 @@ def stored_weights(seat: Seat) -> Size:
 
 def _parts(block: Blocks, weight: Weight, packing: Packing) -> list[Size]:
     """Bytes of the tensors that stand for a packed weight; none for a plain one."""
-    form = packing.formats.get(linear_of(weight)) if block.is_layer else None
-    rows, width = weight.shape[0], weight.shape[-1]
-    return list(form.parts(rows, width).values()) if form is not None else []
+    form = packing.formats.get(path_of(block.prefix, weight.name))
+    return list(packed(weight.name, weight, form).values()) if form is not None else []
 
 
 def linear_of(weight: Weight) -> str:
