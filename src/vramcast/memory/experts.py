@@ -67,13 +67,13 @@ class Experts(Views):
         """Places of the experts that a learned bias chooses, of some groups of experts only if there are `groups`.
         Nothing of it is differentiated."""
         tape = self.tape
-        work = [tape.like(scores, "biased scores")]
+        work = [tape.like(scores, "biased scores", "fp32")]
         if groups:
             work += [tape.empty(name, scores.rows, groups, "fp32") for name in ("group scores", "group mask")]
-            mask = tape.like(scores, "mask")
-            work += [tape.like(scores, "inverted mask", "bool"), tape.like(scores, "masked scores")]
+            mask = tape.like(scores, "mask", "fp32")
+            work += [tape.like(scores, "inverted mask", "bool"), tape.like(scores, "masked scores", "fp32")]
             self.drop(mask)
-        work.append(tape.empty("chosen scores", scores.rows, count, scores.dtype))
+        work.append(tape.empty("chosen scores", scores.rows, count, "fp32"))
         places = tape.empty("places of the chosen", scores.rows, count, "int64")
         self.drop(*work)
         return places
