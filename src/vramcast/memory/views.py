@@ -37,6 +37,17 @@ class Views(Attention):
             other.requires_grad = first.requires_grad
         return first, *others
 
+    def slices(self, x: Tensor, *widths: Size) -> tuple[Tensor, ...]:
+        """Views of one memory, each an operator of its own: the gradient of each is a tensor of the whole.
+
+        Source: torch/csrc/autograd/FunctionsManual.cpp, slice_backward_wrapper.
+        """
+        tape = self.tape
+        views = tuple([Tensor(x.rows, width, x.dtype, tape.hold(x).storage) for width in widths])
+        for view in views:
+            tape.node(view, [x], [], lambda gradient: [tape.like(x, "slice gradient")])
+        return views
+
     def join(self, *parts: Tensor) -> Tensor:
         """`cat` of a head's parts; their gradients are views."""
         tape = self.tape
