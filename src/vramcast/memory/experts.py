@@ -6,14 +6,14 @@ exact. A kernel works on the rows of all experts at once (`grouped_mm`), so no e
 
 from __future__ import annotations
 
-from vramcast.memory.attention import Attention
 from vramcast.memory.promotion import promoted
 from vramcast.memory.tape import Tensor
+from vramcast.memory.views import Views
 from vramcast.num import Size, whole
 
 
-class Experts(Attention):
-    """`Attention` with what a router and its experts are made of."""
+class Experts(Views):
+    """`Views` with what a router and its experts are made of."""
 
     # --- routers ------------------------------------------------------------------------------------------------------
 
@@ -67,13 +67,13 @@ class Experts(Attention):
         """Places of the experts that a learned bias chooses, of some groups of experts only if there are `groups`.
         Nothing of it is differentiated."""
         tape = self.tape
-        work = [tape.like(scores, "biased scores")]
+        work = [tape.like(scores, "biased scores", "fp32")]
         if groups:
             work += [tape.empty(name, scores.rows, groups, "fp32") for name in ("group scores", "group mask")]
-            mask = tape.like(scores, "mask")
-            work += [tape.like(scores, "inverted mask", "bool"), tape.like(scores, "masked scores")]
+            mask = tape.like(scores, "mask", "fp32")
+            work += [tape.like(scores, "inverted mask", "bool"), tape.like(scores, "masked scores", "fp32")]
             self.drop(mask)
-        work.append(tape.empty("chosen scores", scores.rows, count, scores.dtype))
+        work.append(tape.empty("chosen scores", scores.rows, count, "fp32"))
         places = tape.empty("places of the chosen", scores.rows, count, "int64")
         self.drop(*work)
         return places
@@ -199,27 +199,6 @@ class Experts(Attention):
         """Two views of one memory (`chunk`), whose gradients are put together in a tensor."""
         half = whole(x.width, 2)
         return self.split(x, half, half)
-
-    def split(self, x: Tensor, *widths: Size) -> tuple[Tensor, ...]:
-        """Views of one memory side by side; one operator, which waits for the gradients of all.
-
-        Source: torch/csrc/autograd/FunctionsManual.cpp, split_with_sizes_backward.
-        """
-        tape = self.tape
-        first, *others = (Tensor(x.rows, width, x.dtype, tape.hold(x).storage) for width in widths)
-
-        def backward(gradient: Tensor) -> list[Tensor | None]:
-            together = tape.like(x, "gradients side by side")
-            for other in others:
-                if other.gradient is not None:
-                    tape.drop(other.gradient)
-                    other.gradient = None
-            return [together]
-
-        tape.node(first, [x], [], backward)
-        for other in others:
-            other.requires_grad = first.requires_grad
-        return first, *others
 
     def _weighted(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Every row times its weight, which may be wider. Autograd makes both gradients whole before it casts the one

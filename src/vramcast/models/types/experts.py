@@ -90,9 +90,9 @@ class Router(Struct, frozen=True):
 
     def _chosen_first(self, ops: Operators, logits: Tensor) -> tuple[Tensor, Tensor]:
         how = self.scores
-        wide = ops.cast(logits, "fp32")
-        every = ops.softmax(wide) if how.by == "softmax" else ops.sigmoid(wide)
-        ops.drop(wide)
+        given = ops.cast(logits, logits.dtype if how.wide else "fp32")
+        every = ops.softmax(given) if how.by == "softmax" else ops.sigmoid(given)
+        ops.drop(given)
         if how.biased:
             places = ops.choice(every, self.chosen, self.groups)
             weights = ops.gather(every, places)
