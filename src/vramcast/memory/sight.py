@@ -35,6 +35,8 @@ class SightPass(NamedTuple):
     features: Size
     """what the model's outputs hold: the tokens, the last hidden states where nothing saves them, and what layers keep
     that the tokens do not come from"""
+    together: Size
+    """the tokens of all images in one tensor, while the language model runs"""
 
 
 def sight_pass(seat: Seat) -> SightPass:
@@ -81,19 +83,21 @@ def _run(seat: Seat) -> SightPass:
         own = work.saved + work.carried + work.saved_casts
         forward.append(kept + casts + before * (own + work.casts - work.saved_casts) + step.given + work.forward)
         own_gradients = own_gradients + step.times * work.gradients
-        backward.append(kept + before * own + work.backward - own_gradients)
+        if step.stays:
+            backward.append(kept + before * own + work.backward - own_gradients)
         casts = casts + step.times * (work.casts - work.saved_casts)
         if step.stays:
             kept = kept + step.times * own
     images, rows = rows_of(sight, seat.images, seat.sequences)
     tokens = seat.sequences * seat.images * seat.arch.hidden * BYTES[seat.param_dtype]
     unread = [step for step in steps if not step.stays]
-    hidden = 0 if steps[-1].work.keeps_input and not unread else images * rows * sight.width * BYTES[seat.param_dtype]
+    dtype = _view(seat, sight, sight.width, images, rows).hidden_dtype
+    hidden = 0 if steps[-1].work.keeps_input and not unread else images * rows * sight.width * BYTES[dtype]
     held = tokens + hidden + total(step.times * (step.work.saved + step.work.carried) for step in unread)
     pixels = images * (rows - sight.extra) * sight.pixels * BYTES["fp32"]
     saved = kept if learns else 0
     most = worst(*backward) if learns else 0
-    return SightPass(pixels, saved, worst(*forward), most, casts, held)
+    return SightPass(pixels, saved, worst(*forward), most, casts, held, tokens if sight.listed else 0)
 
 
 def _tables(seat: Seat, sight: Sight) -> Size:
@@ -114,7 +118,7 @@ def _steps(seat: Seat, sight: Sight) -> list[_Step]:
         trains = seat.records and (full or (learns and not front) or bool(int(block_adapters(seat, block))))
         if block.layers and seat.records and seat.recompute == "full":
             trains = learns = True  # `enable_input_require_grads` reaches the tower's embedding too
-        given, count = 0 if shared else images * rows * width * BYTES[seat.param_dtype], block.count
+        given, count = 0 if shared else images * rows * width * BYTES[view.hidden_dtype], block.count
         if trains and block.layers and not learns:  # nothing before the first of these layers learns
             found.append(_Step(1, given, train_block(view, block, False), block.needs == "images"))
             learns, count = True, count - 1
@@ -127,7 +131,7 @@ def _steps(seat: Seat, sight: Sight) -> list[_Step]:
 
 def _view(seat: Seat, sight: Sight, width: Size, images: Size, rows: Size) -> Seat:
     """The seat as a tower sees it: rows of patches for tokens, its own width, no cache."""
-    ends = Ends(rotary=sight.rotary, own_positions=True, wide_tables=True)
+    ends = Ends(rotary=sight.rotary, own_positions=True, wide_tables=True, narrow=sight.narrow and width == sight.width)
     arch = structs.replace(seat.arch, hidden=width, layout=structs.replace(seat.arch.layout, ends=ends))
     recipe = structs.replace(seat.recipe, outputs_kept=False)
     return structs.replace(

@@ -160,6 +160,10 @@ class Sight(Struct, frozen=True, kw_only=True):
     """rows of an image beside its patches: a class token"""
     rotary: Size = 0
     """width of the tables of rotary positions, which are fp32"""
+    listed: bool = False
+    """tokens come image by image, and the model puts them together"""
+    narrow: bool = False
+    """nothing is added to what the convolution gives: see `Ends.narrow`"""
 
 
 class Ends(Struct, frozen=True, kw_only=True):
@@ -176,6 +180,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
     wide_tables: bool = False
     """the tables are fp32 whatever the hidden states are"""
+    narrow: bool = False
+    """hidden states begin as a product, which autocast makes in low precision, and stay so"""
     sight: Sight | None = None
     """of a model that sees images, where its tower is modelled"""
 

@@ -32,14 +32,15 @@ def activations_vision(seat: Seat) -> Size:
     tower = sight_pass(seat)
     if seat.state in ("infer", "generate"):
         most = stack(seat).most(lambda block: block.forward) if seat.instant != "head" else tower.forward
-        return worst(tower.features, tower.forward - end_pass(seat).hidden - most)
+        return worst(tower.features + tower.together, tower.forward - end_pass(seat).hidden - most)
     if seat.state == "backward":
         held = tower.features if seat.recipe.outputs_kept else 0
         return held + (_last(seat, tower.backward) if seat.instant == "embedding" else tower.saved)
     if seat.state == "forward" and seat.instant == "last block":
         layers = stack(seat)
         language = layers.first.saved + layers.inner(lambda block: block.saved + block.carried) + layers.last.forward
-        return worst(tower.saved + tower.casts + tower.features, tower.forward - language)
+        held = tower.saved + tower.casts + tower.features + tower.together
+        return worst(held, tower.forward - language)
     return tower.saved + tower.casts + tower.features
 
 

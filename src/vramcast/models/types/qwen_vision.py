@@ -80,7 +80,7 @@ def sight(c: Fields) -> Sight:
     width = v.count("embed_dim") if v.given("embed_dim") is not None else v.count("hidden_size")
     pixels = first(v, "in_chans", "in_channels") * v.count("temporal_patch_size") * v.count("patch_size") ** 2
     heads = first(v, "num_attention_heads", "num_heads")
-    return Sight(width=width, patches=_merged(v), pixels=pixels, rotary=whole(width, heads))
+    return Sight(width=width, patches=_merged(v), pixels=pixels, rotary=whole(width, heads), listed=True, narrow=True)
 
 
 def qwen3(deep: bool) -> Callable[[Fields, Size], list[Blocks]]:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, cast
 
@@ -56,13 +57,17 @@ def encoder(attention: str, out: str, mlp: str, norms: str, bias: bool = True) -
     return part
 
 
-def _clip_layer(v: Fields, _: int) -> Forward:
-    """The forward of `CLIPEncoderLayer` and `SiglipEncoderLayer`."""
-    count, width = v.count("num_attention_heads"), v.count("hidden_size")
-    heads = Heads(count, count, whole(width, count), whole(width, count))
-    attention = GroupedQuery("self_attn", "out_proj", heads, rotates=False)
-    mlp = Plain("mlp.fc1 mlp.fc2", v.word("hidden_act", "gelu"))
-    return Layer(attention, mlp, "pre", ("layer_norm1", "layer_norm2"), "layer")
+def _clip_layer(activation: str) -> Callable[[Fields, int], Forward]:
+    """The forward of `CLIPEncoderLayer` and `SiglipEncoderLayer`; `activation` where the config names none."""
+
+    def forward(v: Fields, _: int) -> Forward:
+        count, width = v.count("num_attention_heads"), v.count("hidden_size")
+        heads = Heads(count, count, whole(width, count), whole(width, count))
+        attention = GroupedQuery("self_attn", "out_proj", heads, rotates=False)
+        mlp = Plain("mlp.fc1 mlp.fc2", v.word("hidden_act", activation))
+        return Layer(attention, mlp, "pre", ("layer_norm1", "layer_norm2"), "layer")
+
+    return forward
 
 
 _CLIP = encoder("self_attn", "out_proj", "mlp.fc1 mlp.fc2", "layer_norm1 layer_norm2")
@@ -97,7 +102,7 @@ def siglip(c: Fields, text: Size) -> list[Blocks]:
     layers, patches = v.count("num_hidden_layers"), whole(_tiles(v), c.count("mm_tokens_per_image", 256))
     return [
         *single("vision embedding", at, embed, Patches("embeddings.patch_embedding", "embeddings.position_embedding")),
-        *stack(v, "vision layer", f"{at}.encoder.layers", layers, _CLIP, forward=_clip_layer),
+        *stack(v, "vision layer", f"{at}.encoder.layers", layers, _CLIP, forward=_clip_layer("gelu_pytorch_tanh")),
         *single("vision norm", at, norm("post_layernorm", width, True), Normed("post_layernorm")),
         *single("projector", "model.multi_modal_projector", projector, Pool(patches)),
     ]
@@ -134,7 +139,7 @@ def clip(c: Fields, text: Size) -> list[Blocks]:
     layers, read = v.count("num_hidden_layers"), _read_layers(c, v)
     front = Patches("embeddings.patch_embedding", "embeddings.position_embedding", extra=True, norm="pre_layrnorm")
     places = f"{at}.encoder.layers"
-    found = stack(v, "vision layer", places, layers, _CLIP, forward=_clip_layer)
+    found = stack(v, "vision layer", places, layers, _CLIP, forward=_clip_layer("quick_gelu"))
     merges = Projector("linear_1 linear_2", c.word("projector_hidden_act", "gelu"))
     return [
         *single("vision embedding", at, embed, front),
@@ -168,7 +173,7 @@ def clip_sight(c: Fields) -> Sight | None:
     v = c.sub("vision_config", "clip_vision_model")
     if _levels(c) > 1 or c.word("vision_feature_select_strategy", "default") != "default":
         return None
-    return Sight(width=v.count("hidden_size"), patches=1, pixels=_pixels(v), image=_tiles(v), extra=1)
+    return Sight(width=v.count("hidden_size"), patches=1, pixels=_pixels(v), image=_tiles(v), extra=1, listed=True)
 
 
 def _pixtral_layer(v: Fields, _: int) -> list[Weight]:
