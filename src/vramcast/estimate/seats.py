@@ -114,6 +114,8 @@ def _model_seat(job: Resolved, role: Role, settings: Settings) -> Seat:
         gpu=job.gpu,
         sequences=sequences,
         seq_len=length,
+        images=settings.image_tokens or 0,
+        sees=bool(settings.image_tokens),
         scored_len=scored_len(settings, job.recipe) if fused or job.recipe.scores else length,
         labels_unknown=settings.labelled_frac is None and not algorithm.grouped,
         lora_rank=settings.lora_rank if lora else 0,

@@ -6,6 +6,7 @@ the Hugging Face classes on fake tensors. Method names follow torch; the byte co
 
 from __future__ import annotations
 
+from vramcast.memory.norms import layer_norm
 from vramcast.memory.promotion import promoted
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape, Tensor
@@ -119,6 +120,8 @@ class Eager:
 
     def activate(self, function: str, x: Tensor) -> Tensor:
         """An activation by its name in `hidden_act`; SiLU and GELU keep their input."""
+        if function == "quick_gelu":
+            return self._quick_gelu(x)
         out = self.tape.like(x, function)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
@@ -126,12 +129,21 @@ class Eager:
 
         return self.tape.node(out, [x], [x], backward)
 
+    def _quick_gelu(self, x: Tensor) -> Tensor:
+        """`x * sigmoid(1.702 * x)`: three operators (transformers/activations.py, QuickGELUActivation)."""
+        scaled = self.times(x)
+        gate = self._pointwise(scaled, "sigmoid", saves=True)
+        self.drop(scaled)
+        out = self.multiply(x, gate)
+        self.drop(gate)
+        return out
+
     # --- normalisation and positions ----------------------------------------------------------------------------------
 
     def norm(self, kind: str, name: str, x: Tensor) -> Tensor:
         """A norm of a block or of the model's end, by its kind."""
         self.scope(name)
-        return self.rms_norm(x)
+        return layer_norm(self, name, x) if kind == "layer" else self.rms_norm(x)
 
     def rms_norm(self, x: Tensor) -> Tensor:
         """Hugging Face's RMSNorm: an fp32 copy (kept), its root mean square (kept), the normalised rows (kept if the

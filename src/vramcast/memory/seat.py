@@ -187,6 +187,8 @@ class Seat(Struct, frozen=True, kw_only=True):
         what a packed MLP is given, and so of what it gives."""
         if self.norms_fp32:
             return "fp32"
+        if self.autocast and self.arch.ends.narrow:
+            return self.compute_dtype
         return promoted(self.param_dtype, self.compute_dtype) if self.autocast else self.param_dtype
 
     @property

@@ -55,6 +55,15 @@ def runs(seat: Seat, block: Blocks) -> bool:
     return not block.needs or (block.needs == "images" and seat.sees)
 
 
+def learns_to_see(seat: Seat) -> bool:
+    """Whether backward goes through the tower: its weights learn, or its adapters do, or its input asks for it
+    (adapters and recomputation: `enable_input_require_grads` reaches the embedding of every part)."""
+    if not seat.sees or not seat.records:
+        return False
+    adapted = any(_adapted(seat, block) for block in seat.arch.layout.blocks if block.needs and runs(seat, block))
+    return seat.tuning == "full" or adapted or seat.recompute == "full"
+
+
 def _layers(seat: Seat, value: Callable[[Seat, Blocks], Size]) -> Size:
     """A value summed over all layers."""
     return total(seat.arch.times(block) * value(seat, block) for block in _units(seat))

@@ -87,6 +87,11 @@ class Arch(Struct, frozen=True, kw_only=True):
         return self.once("root", lambda: tuple(block for block in self.layout.blocks if not block.layers))
 
     @property
+    def sees(self) -> bool:
+        """It has blocks that wait for images."""
+        return any(block.needs.startswith("images") for block in self.layout.blocks)
+
+    @property
     def embedding(self) -> Weight:
         """The table of tokens."""
         return next(block.weights[0] for block in self.layout.blocks if block.name == "embedding")
