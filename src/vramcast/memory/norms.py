@@ -1,37 +1,54 @@
-"""Norms that are one kernel."""
+"""Norms, by their kind in a table row: what each keeps for backward."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from vramcast.memory.operators import Eager
 from vramcast.memory.tape import Tensor
 
-if TYPE_CHECKING:
-    from vramcast.memory.operators import Eager
 
+class Norms(Eager):
+    """`Eager` with the norms that are not Llama's."""
 
-def layer_norm(ops: Eager, name: str, x: Tensor) -> Tensor:
-    """`nn.LayerNorm`: the input is kept, and mean and deviation of each row in fp32; under autocast all of it is fp32.
+    def norm(self, kind: str, name: str, x: Tensor) -> Tensor:
+        """A norm of a block or of the model's end, by its kind."""
+        self.scope(name)
+        if kind == "rms_wide":
+            return self._rms_wide(x)
+        if kind == "layer":
+            return self._layer_norm(x, f"{name}.bias")
+        return self.rms_norm(x)
 
-    Source: aten/src/ATen/native/cuda/layer_norm_kernel.cu, native_layer_norm and its backward: the gradients of scale
-    and shift are made beside that of the input.
-    """
-    tape, dtype = ops.tape, ops.weights_dtype
-    given = ops.cast(x, "fp32", "norm input") if ops.seat.autocast else tape.hold(x)
-    scale = tape.parameter(1, x.width, dtype, ops.base_trains)
-    shift = tape.parameter(1, x.width, dtype, ops.base_trains) if ops.has(f"{name}.bias") else None
-    out = tape.like(given, "norm output")
-    mean, deviation = (tape.empty(part, x.rows, 1, "fp32") for part in ("mean", "deviation"))
+    def _rms_wide(self, x: Tensor) -> Tensor:
+        """A root-mean-square norm that is cast back behind its weight: the normalised rows are kept in fp32.
 
-    def backward(gradient: Tensor) -> list[Tensor | None]:
-        found: list[Tensor | None] = [tape.like(given, "norm gradient") if given.requires_grad else None]
-        for weight in (scale, shift):
-            if weight is not None:
-                learns = weight.requires_grad
-                found.append(tape.like(weight, "gradient", kind="gradient") if learns else None)
-        return found
+        Source: transformers/models/olmo2/modeling_olmo2.py, Olmo2RMSNorm.
+        """
+        tape = self.tape
+        normal, mean = self.normalised(x)
+        dtype = "fp32" if self.seat.norms_fp32 else self.weights_dtype
+        weighted = self.scale(normal, tape.parameter(1, x.width, dtype, self.base_trains), "weighted")
+        out = self.cast(weighted, x.dtype, "norm output")
+        self.drop(normal, weighted, mean)
+        return out
 
-    inputs = [given, scale, *([shift] if shift is not None else [])]
-    tape.node(out, inputs, [given, mean, deviation], backward)
-    ops.drop(mean, deviation, given)
-    return out
+    def _layer_norm(self, x: Tensor, bias: str) -> Tensor:
+        """`nn.LayerNorm`: one kernel that keeps its input, and mean and deviation of every row. Autocast runs it in
+        fp32.
+
+        Source: aten/src/ATen/native/cuda/layer_norm_kernel.cu; aten/src/ATen/autocast_mode.h.
+        """
+        tape = self.tape
+        given = self.cast(x, "fp32" if self.seat.autocast else x.dtype, "fp32 copy")
+        learned = [tape.parameter(1, x.width, self.weights_dtype, self.base_trains)]
+        learned += [tape.parameter(1, x.width, self.weights_dtype, self.base_trains)] * self.has(bias)
+        out = tape.like(given, "norm output")
+        statistics = [tape.empty(name, x.rows, 1, "fp32") for name in ("mean", "deviation")]
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            result = tape.like(given, "norm gradient") if given.requires_grad else None
+            grads = [tape.like(one, "gradient", kind="gradient") if one.requires_grad else None for one in learned]
+            return [result, *grads]
+
+        tape.node(out, [given, *learned], [given, *statistics], backward)
+        self.drop(given, *statistics)
+        return out

@@ -6,7 +6,6 @@ the Hugging Face classes on fake tensors. Method names follow torch; the byte co
 
 from __future__ import annotations
 
-from vramcast.memory.norms import layer_norm
 from vramcast.memory.promotion import promoted
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape, Tensor
@@ -143,12 +142,22 @@ class Eager:
     def norm(self, kind: str, name: str, x: Tensor) -> Tensor:
         """A norm of a block or of the model's end, by its kind."""
         self.scope(name)
-        return layer_norm(self, name, x) if kind == "layer" else self.rms_norm(x)
+        return self.rms_norm(x)
 
     def rms_norm(self, x: Tensor) -> Tensor:
         """Hugging Face's RMSNorm: an fp32 copy (kept), its root mean square (kept), the normalised rows (kept if the
         weight trains)."""
         tape = self.tape
+        normal, mean = self.normalised(x)
+        low = self.cast(normal, x.dtype, "normalised")
+        dtype = "fp32" if self.seat.norms_fp32 else self.weights_dtype
+        weight = tape.parameter(1, x.width, dtype, self.base_trains)
+        out = self.scale(low, weight, "norm output")
+        self.drop(normal, low, mean)
+        return out
+
+    def normalised(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows divided by their root mean square, in fp32; the mean of the squares, which the norm holds)."""
         wide = self.cast(x, "fp32", "fp32 copy")
         squares = self._square(wide)
         mean = self._mean(squares)
@@ -158,12 +167,7 @@ class Eager:
         self.drop(shifted)
         normal = self.scale(wide, root, "normalised fp32")
         self.drop(root, wide)
-        low = self.cast(normal, x.dtype, "normalised")
-        dtype = "fp32" if self.seat.norms_fp32 else self.weights_dtype
-        weight = tape.parameter(1, x.width, dtype, self.base_trains)
-        out = self.scale(low, weight, "norm output")
-        self.drop(normal, low, mean)
-        return out
+        return normal, mean
 
     def _square(self, x: Tensor) -> Tensor:
         tape = self.tape
