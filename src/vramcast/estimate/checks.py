@@ -66,12 +66,6 @@ def check(
     if not learns(settings):
         _check_lengths(settings, origin, mistakes)
     _check_cache(settings, origin, mistakes)
-    if settings.attention == "eager" and settings.engine_kind == "hf" and generates(settings):
-        mistakes.add(
-            "attention = eager is modelled in training, and not yet where the model generates",
-            **{"from": origin("attention"), "allowed": "flash, efficient"},
-        )
-        contradicted.add("attention")
     with mistakes.collect():
         parse(settings.allocator, f"{origin('allocator')}  allocator")
     if gpu is not None and not gpu.has_bf16 and "bf16" in (settings.compute_dtype, settings.weights_dtype):

@@ -27,8 +27,9 @@ class Attention(EagerAttention):
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
-        if seat.attention == "efficient" or int(heads.width) != int(heads.values):
-            out = self._efficient(query, key, value, heads)
+        masked = int(heads.window) in seat.masked
+        if seat.attention == "efficient" or masked or int(heads.width) != int(heads.values):
+            out = self._efficient(query, key, value, heads, masked=masked)
         else:
             out = self._flash(query, key, value, heads)
             if joined:
@@ -72,14 +73,19 @@ class Attention(EagerAttention):
             return []
         return [self.tape.like(query, f"expanded {name} gradient") for name in ("key", "value")]
 
-    def _efficient(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
+    def _efficient(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, masked: bool = False
+    ) -> Tensor:
         """Memory-efficient attention: keys and values are first expanded to all heads (before torch 2.14 the kernel has
-        no grouped heads); rows of the log-sum-exp are padded to 32. Backward adds an fp32 row sum.
+        no grouped heads); rows of the log-sum-exp are padded to 32. Backward adds an fp32 row sum. A window's mask of
+        true and false becomes one of numbers, which each layer keeps.
 
-        Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu; transformers repeat_kv.
+        Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu; attention.cpp,
+        convert_boolean_attn_mask; transformers repeat_kv.
         """
         tape, seat = self.tape, self.seat
         key, value = (self._expanded(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
+        bias = [tape.empty("mask in numbers", seat.tokens, seat.seq_len, query.dtype)] if masked else []
         out = tape.empty("attention output", query.rows, heads.count * heads.values, query.dtype)
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
         log_sum = tape.empty("log-sum-exp", padded_rows, heads.count, "fp32")
@@ -91,8 +97,8 @@ class Attention(EagerAttention):
             tape.drop(row_sum)
             return grads
 
-        tape.node(out, [query, key, value], [query, key, value, out, log_sum], backward)
-        self.drop(log_sum, key, value)
+        tape.node(out, [query, key, value], [query, key, value, *bias, out, log_sum], backward)
+        self.drop(log_sum, key, value, *bias)
         return out
 
     def cache(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,9 +22,13 @@ class EagerAttention(Linears):
         self.drop(x)
         return alias
 
-    def mask(self) -> Tensor:
-        """What is added to the scores, of every pair of tokens of a sequence."""
-        return self.tape.empty("mask", self.seat.tokens, self.seat.seq_len, self.weights_dtype)
+    def masks(self) -> list[Tensor]:
+        """What says which tokens see which, of every pair of a sequence's tokens: numbers that are added to eager
+        scores, true or false for windows that a kernel masks."""
+        seat = self.seat
+        eager = seat.attention == "eager"
+        dtypes = [self.weights_dtype] * seat.arch.ends.masks if eager else ["bool" for _ in seat.masked]
+        return [self.tape.empty("mask", seat.tokens, seat.seen_len, dtype) for dtype in dtypes]
 
     def _eager(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
         """Keys and values are expanded to all heads; under autocast each product casts its inputs. The softmax is in
@@ -49,6 +53,10 @@ class EagerAttention(Linears):
         scores = self._scores(query, keys, heads)
         scaled = self.times(scores)
         self.drop(scores)
+        if heads.capped:
+            for step in (self.times, lambda x: self._pointwise(x, "tanh", saves=True), self.times):
+                plain, scaled = scaled, step(scaled)
+                self.drop(plain)
         mask = Tensor(scaled.rows, scaled.width, self.weights_dtype, None)
         masked = self.add(scaled, mask)
         self.drop(scaled)
@@ -65,7 +73,7 @@ class EagerAttention(Linears):
         self.drop(low)
         whole, right = right, self._right(right, "key", heads)
         self.drop(whole)
-        out = tape.empty("scores", seat.tokens * heads.count, seat.seq_len, seat.compute_dtype)
+        out = tape.empty("scores", seat.tokens * heads.count, seat.seen_len, seat.compute_dtype)
         self._bmm(out, left, right)
         self.drop(left, right)
         return out

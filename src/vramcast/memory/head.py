@@ -79,7 +79,7 @@ class Model(ScoredLogits):
         those of the whole prompt, and fp32 of them."""
         tape, seat, recipe = self.tape, self.seat, self.seat.recipe
         self.scope("")
-        scaled = recipe.prefill_logits == "scaled" and seat.arch.ends.multiplies
+        scaled = recipe.prefill_logits == "scaled" and bool(seat.arch.ends.logits)
         every = recipe.prefill_logits == "all" or scaled
         scored = hidden if every else Tensor(seat.sequences, hidden.width, hidden.dtype, hidden.storage)
         logits = self._logits(scored)

@@ -118,15 +118,49 @@ class Eager:
         return self.tape.node(out, [x], [], lambda gradient: [self.tape.like(x, "multiple gradient")])
 
     def activate(self, function: str, x: Tensor) -> Tensor:
-        """An activation by its name in `hidden_act`; SiLU and GELU keep their input."""
-        if function == "quick_gelu":
-            return self._quick_gelu(x)
+        """An activation by its name in `hidden_act`; kernels of SiLU and GELU keep their input, that of ReLU what it
+        gives. Source: transformers/activations.py."""
+        match function:
+            case "quick_gelu":
+                return self._quick_gelu(x)
+            case "relu":
+                return self._pointwise(x, "relu", saves=True)
+            case "relu2":
+                return self._relu_squared(x)
+            case "gelu_new" | "gelu_fast":
+                return self._gelu_of_operators(x)
+            case _:
+                pass
         out = self.tape.like(x, function)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
             return [self.tape.like(x, f"{function} gradient")]
 
         return self.tape.node(out, [x], [x], backward)
+
+    def _relu_squared(self, x: Tensor) -> Tensor:
+        low = self._pointwise(x, "relu", saves=True)
+        out = self._square(low)
+        self.drop(low)
+        return out
+
+    def _gelu_of_operators(self, x: Tensor) -> Tensor:
+        """`0.5 * x * (1 + tanh(c * (x + 0.044715 * x³)))`, operator by operator: NewGELUActivation."""
+        half = self.times(x)
+        cube = self._square(x)
+        scaled = self.times(cube)
+        self.drop(cube)
+        inner = self.add(x, scaled)
+        self.drop(scaled)
+        argument = self.times(inner)
+        self.drop(inner)
+        bent = self._pointwise(argument, "tanh", saves=True)
+        self.drop(argument)
+        shifted = self._pointwise(bent, "shifted", saves=False)
+        self.drop(bent)
+        out = self.multiply(half, shifted)
+        self.drop(half, shifted)
+        return out
 
     def _quick_gelu(self, x: Tensor) -> Tensor:
         """`x * sigmoid(1.702 * x)`: three operators (transformers/activations.py, QuickGELUActivation)."""

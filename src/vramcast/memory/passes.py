@@ -237,16 +237,14 @@ def cached_casts(seat: Seat) -> Size:
 
 
 def _mask(ops: Model) -> Size:
-    if ops.seat.attention != "eager":
-        return 0
-    mask = ops.mask()
-    ops.drop(mask)
-    return ops.tape.size(mask)
+    masks = ops.masks()
+    ops.drop(*masks)
+    return total(ops.tape.size(mask) for mask in masks)
 
 
 def _leaf(seat: Seat) -> Size:
     """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images."""
-    changed = seat.arch.ends.multiplies or seat.sees
+    changed = seat.arch.ends.scales or seat.sees
     return _embedded(seat) if changed and seat.inputs_require_grad else 0
 
 

@@ -143,6 +143,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     entropy: Literal["none", "compiled", "eager", "chunked"] = "none"
     """of the logits: in the pass over old log-probabilities, and in the loss where it is part of it"""
     attention: str = "flash"
+    masked: frozenset[int] = frozenset()
+    """windows that are shorter than a sequence: layers with them need a mask, and a kernel that takes one"""
     one_sequence: bool = False
     """a micro-batch is one sequence: products of heads need no copies"""
     sees: bool = False
@@ -234,6 +236,11 @@ class Seat(Struct, frozen=True, kw_only=True):
     @property
     def tokens(self) -> Size:
         return self.sequences * self.seq_len
+
+    @property
+    def seen_len(self) -> Size:
+        """Tokens that a token sees at most: those in the cache too."""
+        return self.cached_len if self.state == "generate" else self.seq_len
 
     @property
     def scored_tokens(self) -> Size:

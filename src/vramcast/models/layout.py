@@ -172,8 +172,14 @@ class Ends(Struct, frozen=True, kw_only=True):
     norm: str = "rms"
     final: str = "norm"
     """the last norm's name; "" for none"""
-    multiplies: bool = False
-    """constants multiply the embedding and the logits"""
+    scales: bool = False
+    """a constant multiplies the embedding"""
+    logits: Literal["", "scaled", "capped"] = ""
+    """what is done to the logits: nothing, a product with a constant, or a soft cap"""
+    kernel: str = ""
+    """the attention that the class takes where nobody says one; "": scaled_dot_product_attention's choice"""
+    masks: int = 1
+    """masks that eager attention has: one for each span of its layers"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
     own_positions: bool = False

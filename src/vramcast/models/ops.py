@@ -18,7 +18,7 @@ Tensor: TypeAlias = Any
 """A tensor of whoever runs the forward."""
 
 
-Rotation: TypeAlias = Literal["halves", "chunks", "pairs", "complex"]
+Rotation: TypeAlias = Literal["halves", "chunks", "pairs", "complex", "stacked"]
 """Which elements of a head a rotary position turns with each other"""
 
 
@@ -31,6 +31,8 @@ class Heads(Struct, frozen=True):
     values: Size
     window: Size = 0
     """tokens that the layer sees at most; 0: all"""
+    capped: bool = False
+    """eager scores have a soft cap"""
 
     @property
     def shared(self) -> bool:

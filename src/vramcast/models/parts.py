@@ -7,13 +7,14 @@ is a few parts. The names are transformers'.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
+from vramcast.models.cache.windows import window_of
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Blocks, Piece, Weight, Width, axis
-from vramcast.models.ops import Forward, Heads, Operators, Tensor
+from vramcast.models.ops import Forward, Heads, Operators, Rotation, Tensor
 from vramcast.num import Size
 
 Weights: TypeAlias = Callable[[Fields, int], Iterable[Weight]]
@@ -88,6 +89,22 @@ def head_width(c: Fields) -> Size:
     return heads(c)[2]
 
 
+def rotary_width(otherwise: float = 1.0) -> Callable[[Fields], Size]:
+    """Elements of a head that have positions: a part of it, by `partial_rotary_factor`."""
+
+    def width(c: Fields) -> Size:
+        nested = c.get("rope_parameters")
+        said = cast("dict[str, Any]", nested).get("partial_rotary_factor") if isinstance(nested, dict) else None
+        factor = said or c.get("partial_rotary_factor") or otherwise
+        return c.named("rotary_dim", int(int(head_width(c)) * float(factor)))
+
+    return width
+
+
+def _always(_: Fields, __: int) -> bool:
+    return True
+
+
 def gqa(
     bias: Flag = False,
     out_bias: Flag = False,
@@ -101,12 +118,18 @@ def gqa(
     norm_kind: str = "rms",
     norm_last: bool = False,
     rotary: Callable[[Fields], Size] | None = None,
+    joins: bool = False,
+    turns: Callable[[Fields, int], bool] = _always,
+    how: Rotation = "halves",
+    cap: str = "",
     extra: Weights | None = None,
 ) -> Part:
     """Grouped-query attention: q, k, v (or `fused`), output, and the norms of queries and keys.
 
     `norm_width`: "head" (one scale for all heads) or "all" (over the whole projection). `norm_last`: behind the
-    positions. `rotary`: elements of a head that have positions, where not all do.
+    positions. `rotary`: elements of a head that have positions, where not all do; `joins`: they are joined to the
+    rest even if there is none. `turns`: whether a layer has positions at all; `how`: what they turn. `cap`: the
+    field of a soft cap on eager scores.
     """
 
     def part(c: Fields, layer: int) -> list[Weight]:
@@ -123,13 +146,16 @@ def gqa(
                 found += norm(f"{at}.{name}", width if norm_width == "head" else side)
         return [*found, *(extra(c, layer) if extra else ())]
 
-    def forward(c: Fields, _: int) -> Forward:
+    def forward(c: Fields, layer: int) -> Forward:
         query, key, width = heads(c)
         names = tuple(qk_norm.split()) if qk_norm and c.flag(norm_if) else ()
-        shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width)
+        shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width, window_of(c, layer), bool(cap) and c.get(cap) is not None)
         turned = rotary(c) if rotary else 0
-        partial = 0 if int(turned) == int(width) else turned
-        return GroupedQuery(at, out, shape, fused, names, norm_width == "head", norm_kind, norm_last, partial)
+        partial = 0 if int(turned) == int(width) and not joins else turned
+        by_head = norm_width == "head"
+        return GroupedQuery(
+            at, out, shape, fused, names, by_head, norm_kind, norm_last, partial, turns(c, layer), how
+        )
 
     return Part(part, forward)
 
@@ -152,13 +178,14 @@ class GroupedQuery(Struct, frozen=True):
     partial: Size = 0
     """elements of a head that have positions, where not all do"""
     rotates: bool = True
+    how: Rotation = "halves"
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         heads = self.heads
         ops.scope(self.at)
         query, key, value = self._project(ops, x)
         if self.rotates:
-            turned = self._partly(ops, query, key) if self.partial else (ops.rope(query), ops.rope(key))
+            turned = self._partly(ops, query, key) if self.partial else (ops.turn(query, self.how), ops.turn(key, self.how))
             ops.drop(query, key)
             query, key = turned
         if self.norm_last:
@@ -171,11 +198,21 @@ class GroupedQuery(Struct, frozen=True):
 
     def _project(self, ops: Operators, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         joined = bool(self.partial)
+        if self.fused:
+            return self._cut(ops, ops.linear(f"{self.at}.{self.fused}", x))
         sides: list[Tensor] = []
         for index, name in enumerate(("q_proj", "k_proj")):
             side = ops.by_head(ops.linear(f"{self.at}.{name}", x), joined=joined)
             sides.append(side if self.norm_last else self._normed(ops, side, index))
         return sides[0], sides[1], ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+
+    def _cut(self, ops: Operators, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Slices of one projection."""
+        heads = self.heads
+        widths = (heads.count * heads.width, heads.keys * heads.width, heads.keys * heads.values)
+        query, key, value = (ops.by_head(x, joined=bool(self.partial)) for x in ops.slices(fused, *widths))
+        ops.drop(fused)
+        return query, key, value
 
     def _partly(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
         """Positions of a part of every head, which is joined to the rest again."""
@@ -247,6 +284,8 @@ class Gated(Struct, frozen=True):
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         ops.scope(self.at)
         gate_name, up_name, down_name = (f"{self.at}.{name}" for name in self.names.split())
+        if self.fused:
+            return self._fused(ops, ops.linear(f"{self.at}.{self.fused}", x), down_name)
         gate = ops.linear(gate_name, x)
         active = ops.activate(self.activation, gate)
         ops.drop(gate)
@@ -255,6 +294,19 @@ class Gated(Struct, frozen=True):
         ops.drop(active, up)
         out = ops.linear(down_name, product)
         ops.drop(product)
+        return out
+
+
+    def _fused(self, ops: Operators, both: Tensor, down: str) -> Tensor:
+        """`Phi3MLP`: the gate is a variable until the end."""
+        half = both.width // 2
+        gate, up = ops.split(both, half, half)
+        ops.drop(both)
+        active = ops.activate(self.activation, gate)
+        product = ops.multiply(up, active)
+        ops.drop(active, up)
+        out = ops.linear(down, product)
+        ops.drop(product, gate)
         return out
 
 

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
+from vramcast.models.cache.windows import window_of
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Blocks, Ends, Weight, axis
 from vramcast.models.ops import Forward, Operators, Tensor
@@ -87,18 +88,31 @@ class Layer(Struct, frozen=True):
         return out
 
     def _parallel(self, ops: Operators, x: Tensor) -> Tensor:
-        """Attention and MLP are given the same, or each its own norm; both are added at once."""
+        """Attention and MLP are given the same, or each its own norm; both are added."""
         first = ops.norm(self.norm, self.norms[0], x)
         second = ops.norm(self.norm, self.norms[1], x) if len(self.norms) > 1 else first
         assert self.attention is not None
         assert self.mlp is not None
         attended, mixed = self.attention(ops, first), self.mlp(ops, second)
-        ops.drop(first, *([second] if second is not first else []))
         ops.scope("residual")
-        both = ops.add(attended, mixed)
-        out = ops.add(both, x)
-        ops.drop(attended, mixed, both)
+        both = ops.add(attended, x)
+        out = ops.add(both, mixed)
+        ops.drop(both, attended, mixed, first, *([second] if second is not first else []))
         return out
+
+
+def _plain_logits(_: Fields) -> Literal["", "scaled", "capped"]:
+    return ""
+
+
+def scaled_logits(_: Fields) -> Literal["", "scaled", "capped"]:
+    """A constant multiplies them."""
+    return "scaled"
+
+
+def capped_logits(c: Fields) -> Literal["", "scaled", "capped"]:
+    """A soft cap, unless the config clears it."""
+    return "capped" if c.get("final_logit_softcapping") is not None else ""
 
 
 class Decoder(Struct, frozen=True):
@@ -127,6 +141,11 @@ class Decoder(Struct, frozen=True):
     """width of the tables of rotary positions"""
     multiplies: Flag = False
     """constants multiply the embedding, what layers add, and the logits"""
+    scales: bool = False
+    """a constant multiplies the embedding"""
+    logits: Callable[[Fields], Literal["", "scaled", "capped"]] = _plain_logits
+    kernel: str = ""
+    """the attention that the class takes where nobody says one"""
     first: Weights = none
     """what stands between embedding and layers"""
     more: Weights = none
@@ -161,7 +180,10 @@ class Decoder(Struct, frozen=True):
         return Ends(
             norm=self.norm,
             final=self.final,
-            multiplies=c.flag(self.multiplies),
+            scales=self.scales or c.flag(self.multiplies),
+            logits="scaled" if c.flag(self.multiplies) else self.logits(c),
+            kernel=self.kernel,
+            masks=len({window_of(c, layer) for layer in range(self.layer_count(c))}),
             rotary=self.rotary(c) if self.rotary else 0,
         )
 

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from vramcast.models.cache.windows import window_of
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.parts import Weights, either, gated, gqa, heads, hidden, none, norm, norms, plain, tensor
-from vramcast.models.types.decoder import Decoder
+from vramcast.models.parts import (
+    Weights,
+    either,
+    gated,
+    gqa,
+    heads,
+    hidden,
+    none,
+    norm,
+    norms,
+    plain,
+    rotary_width,
+    tensor,
+)
+from vramcast.models.types.decoder import Decoder, capped_logits, scaled_logits
 
 SANDWICH = "input_layernorm post_attention_layernorm pre_feedforward_layernorm post_feedforward_layernorm"
 POST_NORM = "post_attention_layernorm post_feedforward_layernorm"
@@ -55,6 +69,11 @@ def _parallel(field: str, bias: bool) -> Weights:
     return either(lambda c, _: c.flag(field), none, norms("post_attention_layernorm", bias))
 
 
+def _slides(c: Fields, layer: int) -> bool:
+    """Layers that see all tokens have no positions."""
+    return int(window_of(c, layer)) > 0
+
+
 TYPES = {
     "llama": LLAMA,
     "iquestcoder": LLAMA,
@@ -72,30 +91,49 @@ TYPES = {
     "hunyuan_v1_dense": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm"), gated()
     ),
-    "phi3": Decoder(gqa(fused="qkv_proj"), gated(fused="gate_up_proj")),
+    "phi3": Decoder(
+        gqa(fused="qkv_proj", rotary=rotary_width(), joins=True), gated(fused="gate_up_proj"), rotary=rotary_width()
+    ),
     "glm": Decoder(gqa("attention_bias"), gated(fused="gate_up_proj")),
     "glm4": Decoder(
         gqa("attention_bias"),
         gated(fused="gate_up_proj"),
         norms="input_layernorm post_attention_layernorm post_self_attn_layernorm post_mlp_layernorm",
     ),
-    "cohere": Decoder(gqa("attention_bias", "attention_bias", extra=_cohere_norms), gated(), norms="input_layernorm"),
-    "cohere2": Decoder(_BIASED, gated(), norms="input_layernorm"),
-    "exaone4": Decoder(gqa(qk_norm=_QK), gated(), norms=POST_NORM),
-    "olmo": Decoder(_BIASED, gated(), norms="", final=""),
-    "olmo2": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), gated(), norms=POST_NORM),
-    "olmo3": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), gated(), norms=POST_NORM),
-    "gemma": Decoder(_BIASED, gated()),
-    "gemma2": Decoder(_BIASED, gated(), norms=SANDWICH),
-    "gemma3_text": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), gated(), norms=SANDWICH),
+    "cohere": Decoder(
+        gqa("attention_bias", "attention_bias", extra=_cohere_norms, how="stacked"), gated(),
+        norms="input_layernorm", order="parallel", norm="centred", logits=scaled_logits,
+    ),
+    "cohere2": Decoder(
+        gqa("attention_bias", "attention_bias", how="stacked", turns=_slides), gated(),
+        norms="input_layernorm", order="parallel", norm="centred", logits=scaled_logits,
+    ),
+    "exaone4": Decoder(gqa(qk_norm=_QK), gated(), norms=POST_NORM, order="post"),
+    "olmo": Decoder(_BIASED, gated(), norms="", final="", norm="layer_wide"),
+    "olmo2": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide"), gated(),
+        norms=POST_NORM, order="post", norm="rms_wide",
+    ),
+    "olmo3": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide"), gated(),
+        norms=POST_NORM, order="post", norm="rms_wide",
+    ),
+    "gemma": Decoder(_BIASED, gated(), norm="rms_shifted", scales=True),
+    "gemma2": Decoder(
+        gqa("attention_bias", "attention_bias", cap="attn_logit_softcapping"), gated(activation="hidden_activation"),
+        norms=SANDWICH, order="sandwich", norm="rms_shifted", scales=True, logits=capped_logits, kernel="eager",
+    ),
+    "gemma3_text": Decoder(
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_kind="rms_shifted"),
+        gated(activation="hidden_activation"),
+        norms=SANDWICH, order="sandwich", norm="rms_shifted", scales=True, logits=capped_logits,
+    ),
     "apertus": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm=_QK),
         plain("mlp.up_proj mlp.down_proj", "mlp_bias"),
         norms="attention_layernorm feedforward_layernorm",
         more=_xielu,
     ),
-    "jais2": Decoder(_BIASED, plain("mlp.up_proj mlp.down_proj", "mlp_bias"), norm_bias=True),
-    "starcoder2": Decoder(gqa("use_bias", "use_bias"), plain("mlp.c_fc mlp.c_proj", "use_bias"), norm_bias=True),
+    "jais2": Decoder(_BIASED, plain("mlp.up_proj mlp.down_proj", "mlp_bias"), norm_bias=True, norm="layer"),
+    "starcoder2": Decoder(gqa("use_bias", "use_bias"), plain("mlp.c_fc mlp.c_proj", "use_bias"), norm_bias=True, norm="layer"),
     "stablelm": Decoder(
         gqa("use_qkv_bias", extra=_stablelm_norms),
         gated(),

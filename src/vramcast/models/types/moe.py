@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.parts import gated, gqa, head_width, heads, hidden, linear, norm, tensor
+from vramcast.models.parts import gated, gqa, heads, hidden, linear, norm, rotary_width, tensor
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import GROUPED, Scores, first_dense, listed, moe, routed, shared, sparse_step, times
 from vramcast.num import Size
@@ -15,21 +15,9 @@ _SHARES = Scores(shares="norm_topk_prob", like="logits")
 _DEEPSEEK = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense(), scores=GROUPED)
 
 
-def partial(width: Size, c: Fields, otherwise: float) -> Size:
-    """Elements of a head that have positions."""
-    nested = c.get("rope_parameters")
-    said = nested.get("partial_rotary_factor") if isinstance(nested, dict) else None
-    factor = said or c.get("partial_rotary_factor") or otherwise
-    return c.named("rotary_dim", int(int(width) * float(factor)))
-
-
-def _half(c: Fields) -> Size:
-    return partial(head_width(c), c, 0.5)
-
-
 def _rotary_dim(c: Fields) -> Size:
     """MiniMax says how many elements."""
-    return c.count("rotary_dim", 0) or partial(head_width(c), c, 1.0)
+    return c.count("rotary_dim", 0) or rotary_width()(c)
 
 
 def _sinks(c: Fields, _: int) -> list[Weight]:
@@ -201,7 +189,7 @@ TYPES = {
     ),
     "dots1": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), _DEEPSEEK),
     "glm4_moe": Decoder(
-        gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm", rotary=_half), _DEEPSEEK, rotary=_half
+        gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm", rotary=rotary_width(0.5)), _DEEPSEEK, rotary=rotary_width(0.5)
     ),
     "sarvam_moe": Decoder(
         gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm"),
