@@ -22,13 +22,14 @@ class EagerAttention(Linears):
         self.drop(x)
         return alias
 
-    def masks(self) -> list[Tensor]:
+    def masks(self, *, first: bool = False) -> list[Tensor]:
         """What says which tokens see which, of every pair of a sequence's tokens: numbers that are added to eager
-        scores, true or false for windows that a kernel masks."""
+        scores, true or false for windows that a kernel masks. `first`: those of the first layer only."""
         seat = self.seat
-        eager = seat.attention == "eager"
-        dtypes = [self.weights_dtype] * seat.arch.ends.masks if eager else ["bool" for _ in seat.masked]
-        return [self.tape.empty("mask", seat.tokens, seat.seen_len, dtype) for dtype in dtypes]
+        eager, spans = seat.attention == "eager", seat.arch.ends.spans
+        needed = [span for span in spans[: 1 if first else None] if eager or span in seat.masked]
+        dtype = self.weights_dtype if eager else "bool"
+        return [self.tape.empty("mask", seat.tokens, seat.seen_len, dtype) for _ in needed]
 
     def _eager(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
         """Keys and values are expanded to all heads; under autocast each product casts its inputs. The softmax is in

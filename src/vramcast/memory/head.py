@@ -61,16 +61,17 @@ class Model(ScoredLogits):
         if not int(seat.arch.ends.rotary):
             return
         self.scope("rotary_emb")
-        width = seat.arch.ends.rotary
+        ends, width = seat.arch.ends, seat.arch.ends.rotary
         own = seat.state == "generate" or seat.arch.ends.own_positions
         positions = seat.tokens if own else seat.seq_len
-        angles = tape.empty("fp32 angles", positions, width, "fp32")
-        cosines, sines = (tape.like(angles, f"fp32 {part}") for part in ("cosines", "sines"))
-        tape.drop(angles)
-        dtype = "fp32" if seat.arch.ends.wide_tables else self.weights_dtype
-        low = tuple(self.cast(table, dtype, "rope table") for table in (cosines, sines))
-        tape.drop(cosines, sines)
-        self.tables = low[0], low[1]
+        dtype = "fp32" if ends.wide_tables else self.weights_dtype
+        for _ in ends.spans if ends.tables_each else (0,):
+            angles = tape.empty("fp32 angles", positions, width, "fp32")
+            cosines, sines = (tape.like(angles, f"fp32 {part}") for part in ("cosines", "sines"))
+            tape.drop(angles)
+            low = tuple(self.cast(table, dtype, "rope table") for table in (cosines, sines))
+            tape.drop(cosines, sines)
+            self.tables = low[0], low[1]
 
     # --- heads --------------------------------------------------------------------------------------------------------
 

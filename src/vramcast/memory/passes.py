@@ -190,7 +190,7 @@ def _run_ends(seat: Seat) -> EndPass:
     inputs = tape.alive()
     ops.rope_tables()
     tables = tape.alive() - inputs
-    mask = _mask(ops)
+    mask, first_mask = _mask(ops), _mask(ops, first=True)
     since = len(tape.steps)
     hidden, ends = ops.hidden("last hidden states"), seat.arch.ends
     normed = ops.norm(ends.norm, ends.final, hidden) if ends.final else tape.hold(hidden)
@@ -199,7 +199,8 @@ def _run_ends(seat: Seat) -> EndPass:
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
     most, casts = _until_loss(ops, since, start)
     if not seat.records:
-        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, front=_embedded(seat))
+        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, first_mask=first_mask,
+                       front=_embedded(seat))  # fmt: skip
     tape.end_autocast()
     start = len(tape.steps)
     tape.backward(loss, tape.like(loss, "loss gradient"))
@@ -218,6 +219,7 @@ def _run_ends(seat: Seat) -> EndPass:
         leaf := _leaf(seat),
         mask,
         _embedded(seat) + leaf,
+        first_mask,
     )
 
 
@@ -236,8 +238,8 @@ def cached_casts(seat: Seat) -> Size:
     return stack(seat).all(lambda block: block.casts - block.saved_casts)
 
 
-def _mask(ops: Model) -> Size:
-    masks = ops.masks()
+def _mask(ops: Model, *, first: bool = False) -> Size:
+    masks = ops.masks(first=first)
     ops.drop(*masks)
     return total(ops.tape.size(mask) for mask in masks)
 

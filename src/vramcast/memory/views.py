@@ -85,8 +85,6 @@ class Views(Attention):
         """Rotary positions of a part of every head: by halves, by pairs, or as complex numbers."""
         if how == "halves":
             return self.rope(x)
-        if how == "stacked":
-            return self._turned_stacked(x)
         return self._turned_pairs(x) if how == "pairs" else self._turned_complex(x)
 
     def _turned_pairs(self, x: Tensor) -> Tensor:
@@ -120,18 +118,6 @@ class Views(Attention):
             return [result]
 
         return tape.node(out, [x], list(tables), backward)
-
-    def _turned_stacked(self, x: Tensor) -> Tensor:
-        """In fp32, even and odd elements stacked again: x * cos + stack(-odd, even) * sin, cast back.
-
-        Source: transformers/models/cohere/modeling_cohere.py, apply_rotary_pos_emb and rotate_half.
-        """
-        wide = self.cast(x, "fp32", "fp32 copy")
-        turned = self.rope(wide)
-        self.drop(wide)
-        out = self.cast(turned, x.dtype, "turned")
-        self.drop(turned)
-        return out
 
     def _turned_complex(self, x: Tensor) -> Tensor:
         """In fp32, two elements a complex number, times a table of them.

@@ -158,6 +158,8 @@ class Sight(Struct, frozen=True, kw_only=True):
     """tokens of an image, where all images are of one size; 0: an image has any number"""
     extra: Size = 0
     """rows of an image beside its patches: a class token"""
+    tables_each: bool = False
+    """each of these has tables of positions of its own"""
     rotary: Size = 0
     """width of the tables of rotary positions, which are fp32"""
     listed: bool = False
@@ -178,8 +180,10 @@ class Ends(Struct, frozen=True, kw_only=True):
     """what is done to the logits: nothing, a product with a constant, or a soft cap"""
     kernel: str = ""
     """the attention that the class takes where nobody says one; "": scaled_dot_product_attention's choice"""
-    masks: int = 1
-    """masks that eager attention has: one for each span of its layers"""
+    spans: tuple[int, ...] = (0,)
+    """tokens that layers see at most (0: all), each once, the first layer's first: each has a mask of its own"""
+    tables_each: bool = False
+    """each of these has tables of positions of its own"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
     own_positions: bool = False

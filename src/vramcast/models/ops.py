@@ -18,7 +18,7 @@ Tensor: TypeAlias = Any
 """A tensor of whoever runs the forward."""
 
 
-Rotation: TypeAlias = Literal["halves", "chunks", "pairs", "complex", "stacked"]
+Rotation: TypeAlias = Literal["halves", "chunks", "pairs", "complex", "stacked", "wide"]
 """Which elements of a head a rotary position turns with each other"""
 
 

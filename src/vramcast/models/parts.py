@@ -128,7 +128,8 @@ def gqa(
 
     `norm_width`: "head" (one scale for all heads) or "all" (over the whole projection). `norm_last`: behind the
     positions. `rotary`: elements of a head that have positions, where not all do; `joins`: they are joined to the
-    rest even if there is none. `turns`: whether a layer has positions at all; `how`: what they turn. `cap`: the
+    rest even if there is none. `turns`: whether a layer has positions at all; `how`: what they turn: halves of a head,
+    or "stacked" pairs in fp32 (Cohere), or halves by fp32 tables ("wide": OLMo 2). `cap`: the
     field of a soft cap on eager scores.
     """
 
@@ -185,7 +186,7 @@ class GroupedQuery(Struct, frozen=True):
         ops.scope(self.at)
         query, key, value = self._project(ops, x)
         if self.rotates:
-            turned = self._partly(ops, query, key) if self.partial else (ops.turn(query, self.how), ops.turn(key, self.how))
+            turned = self._turned(ops, query, key)
             ops.drop(query, key)
             query, key = turned
         if self.norm_last:
@@ -205,6 +206,19 @@ class GroupedQuery(Struct, frozen=True):
             side = ops.by_head(ops.linear(f"{self.at}.{name}", x), joined=joined)
             sides.append(side if self.norm_last else self._normed(ops, side, index))
         return sides[0], sides[1], ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+
+    def _turned(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
+        """Queries and keys with positions."""
+        if self.partial:
+            return self._partly(ops, query, key)
+        if self.how not in ("stacked", "wide"):
+            return ops.turn(query, self.how), ops.turn(key, self.how)
+        given = query, key
+        sides = [ops.cast(x, "fp32") if self.how == "stacked" else x for x in given]
+        wide = [ops.rope(x) for x in sides]
+        turned = tuple(ops.cast(x, before.dtype) for x, before in zip(wide, given, strict=True))
+        ops.drop(*wide, *(sides if self.how == "stacked" else ()))
+        return turned
 
     def _cut(self, ops: Operators, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Slices of one projection."""

@@ -36,7 +36,8 @@ def inputs(seat: Seat) -> Size:
     if seat.state == "step":  # the loop has its batch until it takes the next one: ids are nothing beside pixels
         return pixels
     end = end_pass(seat)
-    mask = end.mask if _masked(seat) else 0
+    alone = seat.state == "backward" and seat.instant == "last block" and not seat.reentrant
+    mask = (end.first_mask if alone else end.mask) if _masked(seat) else 0
     if seat.instant in ("embedding", "first token"):
         return end.inputs + pixels + (mask if seat.reentrant else 0)
     return end.inputs + pixels + end.tables + mask

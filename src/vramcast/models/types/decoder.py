@@ -135,6 +135,10 @@ class Decoder(Struct, frozen=True):
     positions: str = ""
     """the learned position embedding: name, field of its length, rows added to it"""
     order: Order = "pre"
+    run: str = ""
+    """the norms in the order of the forward, where that is another, or where they have no parameters"""
+    tables_each: bool = False
+    """layers that see all and layers with a window have tables of positions of their own"""
     norm: str = "rms"
     """how the norms compute"""
     rotary: Callable[[Fields], Size] | None = head_width
@@ -146,6 +150,8 @@ class Decoder(Struct, frozen=True):
     logits: Callable[[Fields], Literal["", "scaled", "capped"]] = _plain_logits
     kernel: str = ""
     """the attention that the class takes where nobody says one"""
+    wide_tables: bool = False
+    """tables of rotary positions are fp32"""
     first: Weights = none
     """what stands between embedding and layers"""
     more: Weights = none
@@ -172,18 +178,20 @@ class Decoder(Struct, frozen=True):
         if not (isinstance(self.attention, Part) and isinstance(self.mlp, Part)) or self.more is not none:
             return None
         attention, mlp = self.attention.forward(c, layer), self.mlp.forward(c, layer)
-        names = tuple(self.norms.split())
+        names = tuple((self.run or self.norms).split())
         return Layer(attention, mlp, self.order, names, self.norm, c.flag(self.multiplies))
 
     def ends(self, c: Fields) -> Ends:
         """What is before and behind the layers."""
         return Ends(
             norm=self.norm,
-            final=self.final,
+            final=self.final or ("norm" if self.run else ""),
+            tables_each=self.tables_each,
             scales=self.scales or c.flag(self.multiplies),
             logits="scaled" if c.flag(self.multiplies) else self.logits(c),
             kernel=self.kernel,
-            masks=len({window_of(c, layer) for layer in range(self.layer_count(c))}),
+            wide_tables=self.wide_tables,
+            spans=tuple(dict.fromkeys(int(window_of(c, layer)) for layer in range(self.layer_count(c)))),
             rotary=self.rotary(c) if self.rotary else 0,
         )
 

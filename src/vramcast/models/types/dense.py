@@ -19,12 +19,13 @@ from vramcast.models.parts import (
     rotary_width,
     tensor,
 )
-from vramcast.models.types.decoder import Decoder, capped_logits, scaled_logits
+from vramcast.models.types.decoder import PRE_NORM, Decoder, capped_logits, scaled_logits
 
 SANDWICH = "input_layernorm post_attention_layernorm pre_feedforward_layernorm post_feedforward_layernorm"
 POST_NORM = "post_attention_layernorm post_feedforward_layernorm"
 _QK = "q_norm k_norm"
 _BIASED = gqa("attention_bias", "attention_bias")
+_GLM = gqa("attention_bias", rotary=rotary_width(0.5), joins=True)
 LLAMA = Decoder(_BIASED, gated("mlp_bias"))
 
 
@@ -94,11 +95,14 @@ TYPES = {
     "phi3": Decoder(
         gqa(fused="qkv_proj", rotary=rotary_width(), joins=True), gated(fused="gate_up_proj"), rotary=rotary_width()
     ),
-    "glm": Decoder(gqa("attention_bias"), gated(fused="gate_up_proj")),
+    "glm": Decoder(_GLM, gated(fused="gate_up_proj"), rotary=rotary_width(0.5)),
     "glm4": Decoder(
-        gqa("attention_bias"),
+        _GLM,
         gated(fused="gate_up_proj"),
         norms="input_layernorm post_attention_layernorm post_self_attn_layernorm post_mlp_layernorm",
+        run="input_layernorm post_self_attn_layernorm post_attention_layernorm post_mlp_layernorm",
+        order="sandwich",
+        rotary=rotary_width(0.5),
     ),
     "cohere": Decoder(
         gqa("attention_bias", "attention_bias", extra=_cohere_norms, how="stacked"), gated(),
@@ -109,12 +113,15 @@ TYPES = {
         norms="input_layernorm", order="parallel", norm="centred", logits=scaled_logits,
     ),
     "exaone4": Decoder(gqa(qk_norm=_QK), gated(), norms=POST_NORM, order="post"),
-    "olmo": Decoder(_BIASED, gated(), norms="", final="", norm="layer_wide"),
-    "olmo2": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide"), gated(),
-        norms=POST_NORM, order="post", norm="rms_wide",
+    "olmo": Decoder(
+        gqa("attention_bias", "attention_bias", how="wide"), gated(),
+        norms="", final="", norm="layer_wide", run=PRE_NORM, wide_tables=True,
     ),
-    "olmo3": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide"), gated(),
-        norms=POST_NORM, order="post", norm="rms_wide",
+    "olmo2": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide", how="wide"),
+        gated(), norms=POST_NORM, order="post", norm="rms_wide", wide_tables=True,
+    ),
+    "olmo3": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide", how="wide"),
+        gated(), norms=POST_NORM, order="post", norm="rms_wide", wide_tables=True, tables_each=True,
     ),
     "gemma": Decoder(_BIASED, gated(), norm="rms_shifted", scales=True),
     "gemma2": Decoder(
@@ -125,6 +132,7 @@ TYPES = {
         gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_kind="rms_shifted"),
         gated(activation="hidden_activation"),
         norms=SANDWICH, order="sandwich", norm="rms_shifted", scales=True, logits=capped_logits,
+        tables_each=True,
     ),
     "apertus": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm=_QK),
