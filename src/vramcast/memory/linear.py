@@ -113,6 +113,10 @@ class Linears(Packed):
         self.drop(x)
         return out
 
+    def dropout(self, x: Tensor) -> Tensor:
+        """`nn.Dropout` of the model's own: nothing while it does not train. The caller still holds x."""
+        return self._dropout(x, "residual") if self.seat.records else self.tape.hold(x)
+
     def _dropout(self, x: Tensor, name: str) -> Tensor:
         """CUDA dropout keeps a mask of one byte per element."""
         tape = self.tape

@@ -6,6 +6,8 @@ the Hugging Face classes on fake tensors. Method names follow torch; the byte co
 
 from __future__ import annotations
 
+from typing import Any
+
 from vramcast.memory.promotion import promoted
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape, Tensor
@@ -127,6 +129,8 @@ class Eager:
                 return self._pointwise(x, "relu", saves=True)
             case "relu2":
                 return self._relu_squared(x)
+            case "xielu":
+                return self._xielu(x)
             case "gelu_new" | "gelu_fast":
                 return self._gelu_of_operators(x)
             case _:
@@ -143,6 +147,44 @@ class Eager:
         out = self._square(low)
         self.drop(low)
         return out
+
+    def _xielu(self, x: Tensor) -> Tensor:
+        """Two branches, each a few operators, and a choice between them: XIELUActivation, _xielu_python. Its two numbers
+        that learn are nothing beside."""
+        tape = self.tape
+        first = self._by_number(x)
+        above = self.multiply(first, x)
+        self.drop(first)
+        linear = self.times(x)
+        upper = self.add(above, linear)
+        self.drop(above, linear)
+        least = tape.like(x, "least")
+        chosen = tape.like(x, "which is less", "bool") if tape.records else None
+        tape.node(least, [x], [x], lambda gradient: [tape.like(x, "gradient of the least")])
+        if chosen is not None:
+            self.drop(chosen)
+        grown = self._pointwise(least, "expm1", saves=True)
+        self.drop(least)
+        rest = self.add(grown, x)
+        self.drop(grown)
+        below = self._by_number(rest)
+        self.drop(rest)
+        linear = self.times(x)
+        lower = self.add(below, linear)
+        self.drop(below, linear)
+        condition = tape.like(x, "x > 0", "bool")
+        out = tape.like(x, "xielu")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            return [tape.like(x, f"gradient of the {name} branch") for name in ("upper", "lower")]
+
+        tape.node(out, [upper, lower], [condition], backward)
+        self.drop(upper, lower, condition)
+        return out
+
+    def _by_number(self, x: Tensor) -> Tensor:
+        """Product with a number that learns: x is kept for its gradient."""
+        return self.scale(x, self.tape.parameter(1, 1, x.dtype, self.base_trains), "times a number")
 
     def _gelu_of_operators(self, x: Tensor) -> Tensor:
         """`0.5 * x * (1 + tanh(c * (x + 0.044715 * x³)))`, operator by operator: NewGELUActivation."""
@@ -234,17 +276,39 @@ class Eager:
 
         return self.tape.node(out, [x], [out] if saves else [], backward)
 
-    def rope(self, x: Tensor) -> Tensor:
-        """Rotary positions: `x * cos + rotate_half(x) * sin`; only the tables are saved."""
+    def rope(self, x: Tensor, *, widens: bool = False) -> Tensor:
+        """Rotary positions: `x * cos + rotate_half(x) * sin`; only the tables are saved. `widens`: both are products
+        of fp32 copies (transformers/models/ernie4_5/modeling_ernie4_5.py)."""
         tables = self.tables
         assert tables is not None
-        cosines = self.scale(x, tables[0], "x * cos")
+        dtype = "fp32" if widens else x.dtype
+        wide = self.cast(x, dtype, "fp32 copy")
+        cosines = self.scale(wide, tables[0], "x * cos")
+        self.drop(wide)
         turned = self._rotate_half(x)
-        sines = self.scale(turned, tables[1], "rotated * sin")
+        wide = self.cast(turned, dtype, "fp32 copy")
         self.drop(turned)
+        sines = self.scale(wide, tables[1], "rotated * sin")
+        self.drop(wide)
         out = self.add(cosines, sines)
         self.drop(cosines, sines)
         return out
+
+    def interleave_tables(self) -> Any:
+        """Tables of positions with each number twice, which a layer makes for itself; gives those of all layers.
+
+        Source: transformers/models/glm/modeling_glm.py, apply_rotary_pos_emb: repeat_interleave.
+        """
+        shared = self.tables
+        assert shared is not None
+        self.tables = self.tape.like(shared[0], "cosines twice"), self.tape.like(shared[1], "sines twice")
+        return shared
+
+    def restore_tables(self, tables: Any) -> None:
+        """The tables of all layers again; None: they are there."""
+        if tables is not None and self.tables is not None:
+            self.drop(*self.tables)
+            self.tables = tables
 
     def _rotate_half(self, x: Tensor) -> Tensor:
         """`cat((-x2, x1))` of the two halves of every head."""

@@ -121,6 +121,7 @@ def gqa(
     joins: bool = False,
     turns: Callable[[Fields, int], bool] = _always,
     how: Rotation = "halves",
+    interleaves: bool = False,
     cap: str = "",
     extra: Weights | None = None,
 ) -> Part:
@@ -129,8 +130,8 @@ def gqa(
     `norm_width`: "head" (one scale for all heads) or "all" (over the whole projection). `norm_last`: behind the
     positions. `rotary`: elements of a head that have positions, where not all do; `joins`: they are joined to the
     rest even if there is none. `turns`: whether a layer has positions at all; `how`: what they turn: halves of a head,
-    or "stacked" pairs in fp32 (Cohere), or halves by fp32 tables ("wide": OLMo 2). `cap`: the
-    field of a soft cap on eager scores.
+    or "stacked" pairs in fp32 (Cohere), or by fp32 tables ("wide": OLMo 2), or each product in fp32 ("widened": ERNIE). `interleaves`: by
+    tables of its own. `cap`: the field of a soft cap on eager scores.
     """
 
     def part(c: Fields, layer: int) -> list[Weight]:
@@ -155,10 +156,19 @@ def gqa(
         partial = 0 if int(turned) == int(width) and not joins else turned
         by_head = norm_width == "head"
         return GroupedQuery(
-            at, out, shape, fused, names, by_head, norm_kind, norm_last, partial, turns(c, layer), how
+            at, out, shape, fused, names, by_head, norm_kind, norm_last, partial, turns(c, layer), how, interleaves
         )
 
     return Part(part, forward)
+
+
+def also(part: Weights, more: Weights) -> Weights:
+    """A part with further tensors that its forward knows."""
+
+    def weights(c: Fields, layer: int) -> Iterable[Weight]:
+        return [*part(c, layer), *more(c, layer)]
+
+    return Part(weights, part.forward) if isinstance(part, Part) else weights
 
 
 class GroupedQuery(Struct, frozen=True):
@@ -180,13 +190,17 @@ class GroupedQuery(Struct, frozen=True):
     """elements of a head that have positions, where not all do"""
     rotates: bool = True
     how: Rotation = "halves"
+    interleaves: bool = False
+    """each layer makes tables of its own, each number twice"""
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         heads = self.heads
         ops.scope(self.at)
         query, key, value = self._project(ops, x)
         if self.rotates:
+            shared = ops.interleave_tables() if self.interleaves else None
             turned = self._turned(ops, query, key)
+            ops.restore_tables(shared)
             ops.drop(query, key)
             query, key = turned
         if self.norm_last:
@@ -211,11 +225,11 @@ class GroupedQuery(Struct, frozen=True):
         """Queries and keys with positions."""
         if self.partial:
             return self._partly(ops, query, key)
-        if self.how not in ("stacked", "wide"):
+        if self.how not in ("stacked", "wide", "widened"):
             return ops.turn(query, self.how), ops.turn(key, self.how)
         given = query, key
         sides = [ops.cast(x, "fp32") if self.how == "stacked" else x for x in given]
-        wide = [ops.rope(x) for x in sides]
+        wide = [ops.rope(x, widens=self.how == "widened") for x in sides]
         turned = tuple(ops.cast(x, before.dtype) for x, before in zip(wide, given, strict=True))
         ops.drop(*wide, *(sides if self.how == "stacked" else ()))
         return turned

@@ -44,6 +44,8 @@ class Layer(Struct, frozen=True):
     norm: str
     multiplies: bool = False
     """a constant multiplies what is added (Granite)"""
+    drops: bool = False
+    """what is added goes through a dropout while the model trains"""
 
     def __call__(self, ops: Operators, hidden: Tensor) -> Tensor:
         if self.order == "parallel":
@@ -78,8 +80,8 @@ class Layer(Struct, frozen=True):
 
     def _residual(self, ops: Operators, x: Tensor, added: Tensor) -> Tensor:
         ops.scope("residual")
-        if self.multiplies:
-            plain, added = added, ops.times(added)
+        if self.multiplies or self.drops:
+            plain, added = added, ops.times(added) if self.multiplies else ops.dropout(added)
             out = ops.add(x, added)
             ops.drop(added, plain)
             return out
@@ -134,7 +136,9 @@ class Decoder(Struct, frozen=True):
     tied: Flag = "tie_word_embeddings"
     positions: str = ""
     """the learned position embedding: name, field of its length, rows added to it"""
-    order: Order = "pre"
+    order: Order | Callable[[Fields], Order] = "pre"
+    dropout: str = ""
+    """the field of the dropout of what layers add"""
     run: str = ""
     """the norms in the order of the forward, where that is another, or where they have no parameters"""
     tables_each: bool = False
@@ -178,8 +182,10 @@ class Decoder(Struct, frozen=True):
         if not (isinstance(self.attention, Part) and isinstance(self.mlp, Part)) or self.more is not none:
             return None
         attention, mlp = self.attention.forward(c, layer), self.mlp.forward(c, layer)
+        order = self.order if isinstance(self.order, str) else self.order(c)
         names = tuple((self.run or self.norms).split())
-        return Layer(attention, mlp, self.order, names, self.norm, c.flag(self.multiplies))
+        drops = bool(self.dropout) and bool(c.get(self.dropout))
+        return Layer(attention, mlp, order, names, self.norm, c.flag(self.multiplies), drops)
 
     def ends(self, c: Fields) -> Ends:
         """What is before and behind the layers."""

@@ -6,7 +6,9 @@ from vramcast.models.cache.windows import window_of
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
 from vramcast.models.parts import (
+    Part,
     Weights,
+    also,
     either,
     gated,
     gqa,
@@ -25,7 +27,8 @@ SANDWICH = "input_layernorm post_attention_layernorm pre_feedforward_layernorm p
 POST_NORM = "post_attention_layernorm post_feedforward_layernorm"
 _QK = "q_norm k_norm"
 _BIASED = gqa("attention_bias", "attention_bias")
-_GLM = gqa("attention_bias", rotary=rotary_width(0.5), joins=True)
+_HELIUM = gqa("attention_bias", interleaves=True)
+_GLM = gqa("attention_bias", rotary=rotary_width(0.5), joins=True, interleaves=True)
 LLAMA = Decoder(_BIASED, gated("mlp_bias"))
 
 
@@ -62,7 +65,7 @@ def _helium(c: Fields, layer: int) -> list[Weight]:
     query, _key, _width = heads(c)
     if query.size != hidden(c):
         c.wrong(f"{c.path('num_attention_heads')} × head_dim = {query.size} must be hidden_size = {hidden(c)}")
-    return list(gqa("attention_bias")(c, layer))
+    return list(_HELIUM(c, layer))
 
 
 def _parallel(field: str, bias: bool) -> Weights:
@@ -86,9 +89,11 @@ TYPES = {
     "granite": Decoder(_BIASED, gated("mlp_bias"), multiplies=True),
     "smollm3": LLAMA,
     "arcee": Decoder(_BIASED, plain("mlp.up_proj mlp.down_proj", "mlp_bias")),
-    "seed_oss": Decoder(gqa("attention_bias", "attention_out_bias"), gated("mlp_bias")),
-    "ernie4_5": Decoder(gqa("use_bias", "use_bias"), gated("use_bias")),
-    "helium": Decoder(_helium, gated("mlp_bias")),
+    "seed_oss": Decoder(gqa("attention_bias", "attention_out_bias"), gated("mlp_bias"), dropout="residual_dropout"),
+    "ernie4_5": Decoder(
+        gqa("use_bias", "use_bias", how="widened", interleaves=True), gated("use_bias"), wide_tables=True
+    ),
+    "helium": Decoder(Part(_helium, _HELIUM.forward), gated("mlp_bias"), norm="rms_wide"),
     "hunyuan_v1_dense": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm"), gated()
     ),
@@ -105,43 +110,78 @@ TYPES = {
         rotary=rotary_width(0.5),
     ),
     "cohere": Decoder(
-        gqa("attention_bias", "attention_bias", extra=_cohere_norms, how="stacked"), gated(),
-        norms="input_layernorm", order="parallel", norm="centred", logits=scaled_logits,
+        gqa("attention_bias", "attention_bias", extra=_cohere_norms, how="stacked"),
+        gated(),
+        norms="input_layernorm",
+        order="parallel",
+        norm="centred",
+        logits=scaled_logits,
     ),
     "cohere2": Decoder(
-        gqa("attention_bias", "attention_bias", how="stacked", turns=_slides), gated(),
-        norms="input_layernorm", order="parallel", norm="centred", logits=scaled_logits,
+        gqa("attention_bias", "attention_bias", how="stacked", turns=_slides),
+        gated(),
+        norms="input_layernorm",
+        order="parallel",
+        norm="centred",
+        logits=scaled_logits,
     ),
     "exaone4": Decoder(gqa(qk_norm=_QK), gated(), norms=POST_NORM, order="post"),
     "olmo": Decoder(
-        gqa("attention_bias", "attention_bias", how="wide"), gated(),
-        norms="", final="", norm="layer_wide", run=PRE_NORM, wide_tables=True,
+        gqa("attention_bias", "attention_bias", how="wide"),
+        gated(),
+        norms="",
+        final="",
+        norm="layer_wide",
+        run=PRE_NORM,
+        wide_tables=True,
     ),
-    "olmo2": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide", how="wide"),
-        gated(), norms=POST_NORM, order="post", norm="rms_wide", wide_tables=True,
+    "olmo2": Decoder(
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide", how="wide"),
+        gated(),
+        norms=POST_NORM,
+        order="post",
+        norm="rms_wide",
+        wide_tables=True,
     ),
-    "olmo3": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide", how="wide"),
-        gated(), norms=POST_NORM, order="post", norm="rms_wide", wide_tables=True, tables_each=True,
+    "olmo3": Decoder(
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide", how="wide"),
+        gated(),
+        norms=POST_NORM,
+        order="post",
+        norm="rms_wide",
+        wide_tables=True,
+        tables_each=True,
     ),
     "gemma": Decoder(_BIASED, gated(), norm="rms_shifted", scales=True),
     "gemma2": Decoder(
-        gqa("attention_bias", "attention_bias", cap="attn_logit_softcapping"), gated(activation="hidden_activation"),
-        norms=SANDWICH, order="sandwich", norm="rms_shifted", scales=True, logits=capped_logits, kernel="eager",
+        gqa("attention_bias", "attention_bias", cap="attn_logit_softcapping"),
+        gated(activation="hidden_activation"),
+        norms=SANDWICH,
+        order="sandwich",
+        norm="rms_shifted",
+        scales=True,
+        logits=capped_logits,
+        kernel="eager",
     ),
     "gemma3_text": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_kind="rms_shifted"),
         gated(activation="hidden_activation"),
-        norms=SANDWICH, order="sandwich", norm="rms_shifted", scales=True, logits=capped_logits,
+        norms=SANDWICH,
+        order="sandwich",
+        norm="rms_shifted",
+        scales=True,
+        logits=capped_logits,
         tables_each=True,
     ),
     "apertus": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm=_QK),
-        plain("mlp.up_proj mlp.down_proj", "mlp_bias"),
+        also(plain("mlp.up_proj mlp.down_proj", "mlp_bias"), _xielu),
         norms="attention_layernorm feedforward_layernorm",
-        more=_xielu,
     ),
     "jais2": Decoder(_BIASED, plain("mlp.up_proj mlp.down_proj", "mlp_bias"), norm_bias=True, norm="layer"),
-    "starcoder2": Decoder(gqa("use_bias", "use_bias"), plain("mlp.c_fc mlp.c_proj", "use_bias"), norm_bias=True, norm="layer"),
+    "starcoder2": Decoder(
+        gqa("use_bias", "use_bias"), plain("mlp.c_fc mlp.c_proj", "use_bias"), norm_bias=True, norm="layer"
+    ),
     "stablelm": Decoder(
         gqa("use_qkv_bias", extra=_stablelm_norms),
         gated(),

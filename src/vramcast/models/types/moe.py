@@ -110,7 +110,6 @@ def _zaya_input(c: Fields, _: int) -> list[Weight]:
     return [tensor(f"input_hidden_states_{name}", hidden(c)) for name in ("scale", "bias")]
 
 
-
 TYPES = {
     "mixtral": Decoder(gqa(), moe("num_local_experts", width="intermediate_size", scores=Scores(shares=True))),
     "qwen2_moe": Decoder(
@@ -159,9 +158,7 @@ TYPES = {
     ),
     "minimax_m2": Decoder(
         gqa(qk_norm=_QK, norm_width="all", rotary=_rotary_dim),
-        moe(
-            "num_local_experts", width="intermediate_size", scores=Scores("sigmoid", biased=True, shares=True)
-        ),
+        moe("num_local_experts", width="intermediate_size", scores=Scores("sigmoid", biased=True, shares=True)),
         rotary=_rotary_dim,
     ),
     "ernie4_5_moe": Decoder(
@@ -189,7 +186,9 @@ TYPES = {
     ),
     "dots1": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), _DEEPSEEK),
     "glm4_moe": Decoder(
-        gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm", rotary=rotary_width(0.5)), _DEEPSEEK, rotary=rotary_width(0.5)
+        gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm", rotary=rotary_width(0.5)),
+        _DEEPSEEK,
+        rotary=rotary_width(0.5),
     ),
     "sarvam_moe": Decoder(
         gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm"),
