@@ -19,8 +19,9 @@ class Linears(Packed):
 
         `name` is the layer's below its block (`self_attn.q_proj`), whose tensors have the widths.
         """
-        axes = self.weights[f"{name}.weight"].shape
-        outputs = axes[1] if self.transposed else axes[0]
+        outputs, inputs = self.weights[f"{name}.weight"].shape
+        if int(inputs) != int(x.width):  # GPT-2's Conv1D stores inputs × outputs
+            outputs = inputs
         bias = self.has(f"{name}.bias")
         if self.seat.adapts(_last(name)):
             return self._adapted(name, x, x.width, outputs, bias)

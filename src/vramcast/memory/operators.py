@@ -31,8 +31,6 @@ class Eager:
         self.variables: list[Tensor] = []
         """what the block holds until it is through"""
         self.tables: tuple[Tensor, Tensor] | None = None
-        self.transposed = False
-        """linear layers are stored inputs first (GPT-2's Conv1D)"""
 
     def run(self, block: Blocks, hidden: Tensor) -> Tensor:
         """The forward of a block; the caller holds what it is given."""
@@ -152,6 +150,7 @@ class Eager:
         """Two branches, each a few operators, and a choice between them: XIELUActivation, _xielu_python. Its two numbers
         that learn are nothing beside."""
         tape = self.tape
+        condition = tape.like(x, "x > 0", "bool")
         first = self._by_number(x)
         above = self.multiply(first, x)
         self.drop(first)
@@ -172,7 +171,6 @@ class Eager:
         linear = self.times(x)
         lower = self.add(below, linear)
         self.drop(below, linear)
-        condition = tape.like(x, "x > 0", "bool")
         out = tape.like(x, "xielu")
 
         def backward(gradient: Tensor) -> list[Tensor | None]:

@@ -200,7 +200,7 @@ def _run_ends(seat: Seat) -> EndPass:
     most, casts = _until_loss(ops, since, start)
     if not seat.records:
         return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, first_mask=first_mask,
-                       front=_embedded(seat))  # fmt: skip
+                       front=_front(seat))  # fmt: skip
     tape.end_autocast()
     start = len(tape.steps)
     tape.backward(loss, tape.like(loss, "loss gradient"))
@@ -218,7 +218,7 @@ def _run_ends(seat: Seat) -> EndPass:
         tape.alive("logits", since),
         leaf := _leaf(seat),
         mask,
-        _embedded(seat) + leaf,
+        _front(seat) + leaf,
         first_mask,
     )
 
@@ -246,8 +246,17 @@ def _mask(ops: Model, *, first: bool = False) -> Size:
 
 def _leaf(seat: Seat) -> Size:
     """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images."""
-    changed = seat.arch.ends.scales or seat.sees
-    return _embedded(seat) if changed and seat.inputs_require_grad else 0
+    changed = seat.arch.ends.scales or seat.arch.ends.learned or seat.sees
+    dropped = seat.tokens * seat.arch.hidden if seat.arch.ends.drops and seat.records else 0
+    return (_embedded(seat) if changed and seat.inputs_require_grad else 0) + dropped
+
+
+def _front(seat: Seat) -> Size:
+    """What is there while blocks run forward: the embedding, the learned positions that were added to it, and the mask
+    of its dropout."""
+    learned, width = seat.arch.ends.learned, seat.arch.hidden * BYTES[seat.param_dtype]
+    rows = seat.tokens if learned == "own" else seat.seq_len if learned else 0
+    return _embedded(seat) + rows * width
 
 
 def _embedded(seat: Seat) -> Size:

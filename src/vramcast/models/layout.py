@@ -158,6 +158,10 @@ class Sight(Struct, frozen=True, kw_only=True):
     """tokens of an image, where all images are of one size; 0: an image has any number"""
     extra: Size = 0
     """rows of an image beside its patches: a class token"""
+    learned: Literal["", "shared", "own"] = ""
+    """learned positions are added to the embedding: the same rows for all sequences, or rows of each"""
+    drops: bool = False
+    """the embedding goes through a dropout while the model trains"""
     tables_each: bool = False
     """each of these has tables of positions of its own"""
     rotary: Size = 0
@@ -182,6 +186,10 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the attention that the class takes where nobody says one; "": scaled_dot_product_attention's choice"""
     spans: tuple[int, ...] = (0,)
     """tokens that layers see at most (0: all), each once, the first layer's first: each has a mask of its own"""
+    learned: Literal["", "shared", "own"] = ""
+    """learned positions are added to the embedding: the same rows for all sequences, or rows of each"""
+    drops: bool = False
+    """the embedding goes through a dropout while the model trains"""
     tables_each: bool = False
     """each of these has tables of positions of its own"""
     rotary: Size = 0

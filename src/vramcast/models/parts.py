@@ -192,6 +192,10 @@ class GroupedQuery(Struct, frozen=True):
     how: Rotation = "halves"
     interleaves: bool = False
     """each layer makes tables of its own, each number twice"""
+    scales: bool = False
+    """queries are multiplied with a constant"""
+    splits: bool = False
+    """the fused projection is split by one operator, not sliced by three"""
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         heads = self.heads
@@ -217,7 +221,11 @@ class GroupedQuery(Struct, frozen=True):
             return self._cut(ops, ops.linear(f"{self.at}.{self.fused}", x))
         sides: list[Tensor] = []
         for index, name in enumerate(("q_proj", "k_proj")):
-            side = ops.by_head(ops.linear(f"{self.at}.{name}", x), joined=joined)
+            side = ops.linear(f"{self.at}.{name}", x)
+            if self.scales and not index:
+                plain, side = side, ops.times(side)
+                ops.drop(plain)
+            side = ops.by_head(side, joined=joined)
             sides.append(side if self.norm_last else self._normed(ops, side, index))
         return sides[0], sides[1], ops.by_head(ops.linear(f"{self.at}.v_proj", x))
 
@@ -238,7 +246,8 @@ class GroupedQuery(Struct, frozen=True):
         """Slices of one projection."""
         heads = self.heads
         widths = (heads.count * heads.width, heads.keys * heads.width, heads.keys * heads.values)
-        query, key, value = (ops.by_head(x, joined=bool(self.partial)) for x in ops.slices(fused, *widths))
+        sides = ops.split(fused, *widths) if self.splits else ops.slices(fused, *widths)
+        query, key, value = (ops.by_head(x, joined=bool(self.partial)) for x in sides)
         ops.drop(fused)
         return query, key, value
 
@@ -339,8 +348,9 @@ class Gated(Struct, frozen=True):
 
 
 def plain(
-    names: str, bias: Flag = True, *, width: Callable[[Fields], Axis] | None = None, activation: str = "hidden_act"
-) -> Part:
+    names: str, bias: Flag = True, *, width: Callable[[Fields], Axis] | None = None, activation: str = "hidden_act",
+    takes: bool = False,
+) -> Part:  # fmt: skip
     """A two-layer MLP, by the full names of its layers."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -349,7 +359,7 @@ def plain(
         return [*linear(up, hidden(c), middle, shift), *linear(down, middle, hidden(c), shift)]
 
     def forward(c: Fields, _: int) -> Forward:
-        return Plain(names, c.word(activation, "silu"))
+        return Plain(names, c.word(activation, "silu"), takes)
 
     return Part(part, forward)
 
@@ -359,11 +369,15 @@ class Plain(Struct, frozen=True):
 
     names: str
     activation: str
+    takes: bool = False
+    """it lets go of what it is given itself: its lines stand in the layer's own forward"""
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         up, down = self.names.split()
         ops.scope(up.rpartition(".")[0])
         middle = ops.linear(up, x)
+        if self.takes:
+            ops.drop(x)
         active = ops.activate(self.activation, middle)
         ops.drop(middle)
         out = ops.linear(down, active)

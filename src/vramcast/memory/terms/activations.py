@@ -86,7 +86,8 @@ def activations_saved(seat: Seat) -> Size:
         return end.front
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
         last_input = layers.last.carried if layers.last.keeps_input else end.hidden
-        return end.front + first.saved + layers.inner(_kept) + last_input
+        own = first.carried if seat.arch.ends.learned else 0  # else it is what the embedding gave
+        return end.front + own + first.saved + layers.inner(_kept) + last_input
     if seat.instant == "first block":  # backward begins with the last layer, which counts its own
         return end.leaf + first.carried + first.saved + layers.inner(_kept)
     return end.leaf + first.carried + first.saved + layers.later(_kept)

@@ -71,7 +71,7 @@ class Layer(Struct, frozen=True):
             return x
         given = ops.norm(self.norm, before, x) if before else x
         added = part(ops, given)
-        if given is not x:
+        if given is not x and not getattr(part, "takes", False):
             ops.drop(given)
         if behind:
             plain, added = added, ops.norm(self.norm, behind, added)
@@ -91,15 +91,27 @@ class Layer(Struct, frozen=True):
 
     def _parallel(self, ops: Operators, x: Tensor) -> Tensor:
         """Attention and MLP are given the same, or each its own norm; both are added."""
-        first = ops.norm(self.norm, self.norms[0], x)
-        second = ops.norm(self.norm, self.norms[1], x) if len(self.norms) > 1 else first
         assert self.attention is not None
         assert self.mlp is not None
-        attended, mixed = self.attention(ops, first), self.mlp(ops, second)
+        first = ops.norm(self.norm, self.norms[0], x)
+        attended = self._dropped(ops, self.attention(ops, first))
+        second = first
+        if len(self.norms) > 1:
+            ops.drop(first)
+            second = ops.norm(self.norm, self.norms[1], x)
+        mixed = self._dropped(ops, self.mlp(ops, second))
         ops.scope("residual")
         both = ops.add(attended, x)
         out = ops.add(both, mixed)
-        ops.drop(both, attended, mixed, first, *([second] if second is not first else []))
+        ops.drop(both, attended, mixed, second)
+        return out
+
+    def _dropped(self, ops: Operators, x: Tensor) -> Tensor:
+        """x behind a dropout, and x itself gone."""
+        if not self.drops:
+            return x
+        out = ops.dropout(x)
+        ops.drop(x)
         return out
 
 
@@ -139,6 +151,10 @@ class Decoder(Struct, frozen=True):
     order: Order | Callable[[Fields], Order] = "pre"
     dropout: str = ""
     """the field of the dropout of what layers add"""
+    embeds: str = ""
+    """the field of the dropout of the embedding"""
+    own_positions: bool = False
+    """each sequence has learned positions of its own"""
     run: str = ""
     """the norms in the order of the forward, where that is another, or where they have no parameters"""
     tables_each: bool = False
@@ -193,6 +209,8 @@ class Decoder(Struct, frozen=True):
             norm=self.norm,
             final=self.final or ("norm" if self.run else ""),
             tables_each=self.tables_each,
+            learned="own" if self.own_positions else "shared" if self.positions else "",
+            drops=bool(self.embeds) and bool(c.get(self.embeds)),
             scales=self.scales or c.flag(self.multiplies),
             logits="scaled" if c.flag(self.multiplies) else self.logits(c),
             kernel=self.kernel,
