@@ -184,7 +184,7 @@ class _Opt(Decoder, frozen=True):
         return norm(self.final, hidden(c), True)
 
 
-_Gpt = partial(Decoder, norm="layer", rotary=None, prefix="transformer", layers="h", embed="wte", final="ln_f", norms="ln_1 ln_2", norm_bias=True)
+_Gpt = partial(Decoder, holds=True, norm="layer", rotary=None, prefix="transformer", layers="h", embed="wte", final="ln_f", norms="ln_1 ln_2", norm_bias=True)
 
 TYPES = {
     "gpt2": _Gpt(
@@ -235,7 +235,6 @@ TYPES = {
         norm="layer",
         dropout="dropout",
         rotary=None,
-        embeds="dropout",
         own_positions=True,
         prefix="model.decoder",
         final="final_layer_norm",

@@ -46,6 +46,8 @@ class Layer(Struct, frozen=True):
     """a constant multiplies what is added (Granite)"""
     drops: bool = False
     """what is added goes through a dropout while the model trains"""
+    holds: bool = False
+    """what attention gave stays a variable until the layer is through"""
 
     def __call__(self, ops: Operators, hidden: Tensor) -> Tensor:
         if self.order == "parallel":
@@ -76,10 +78,14 @@ class Layer(Struct, frozen=True):
         if behind:
             plain, added = added, ops.norm(self.norm, behind, added)
             ops.drop(plain)
-        return self._residual(ops, x, added)
+        return self._residual(ops, x, added, holds=self.holds and part is self.attention)
 
-    def _residual(self, ops: Operators, x: Tensor, added: Tensor) -> Tensor:
+    def _residual(self, ops: Operators, x: Tensor, added: Tensor, *, holds: bool) -> Tensor:
         ops.scope("residual")
+        if holds:
+            added = self._dropped(ops, added)
+            ops.keep(added)
+            return ops.add(x, added)
         if self.multiplies or self.drops:
             plain, added = added, ops.times(added) if self.multiplies else ops.dropout(added)
             out = ops.add(x, added)
@@ -151,6 +157,8 @@ class Decoder(Struct, frozen=True):
     order: Order | Callable[[Fields], Order] = "pre"
     dropout: str = ""
     """the field of the dropout of what layers add"""
+    holds: bool = False
+    """a layer holds what its attention gave until it is through"""
     embeds: str = ""
     """the field of the dropout of the embedding"""
     own_positions: bool = False
@@ -201,7 +209,7 @@ class Decoder(Struct, frozen=True):
         order = self.order if isinstance(self.order, str) else self.order(c)
         names = tuple((self.run or self.norms).split())
         drops = bool(self.dropout) and bool(c.get(self.dropout))
-        return Layer(attention, mlp, order, names, self.norm, c.flag(self.multiplies), drops)
+        return Layer(attention, mlp, order, names, self.norm, c.flag(self.multiplies), drops, self.holds)
 
     def ends(self, c: Fields) -> Ends:
         """What is before and behind the layers."""
