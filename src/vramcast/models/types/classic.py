@@ -58,9 +58,7 @@ def _fused(
     def forward(c: Fields, _: int) -> Forward:
         qkv, out = names.split()
         partial = rotary(c) if rotary else 0
-        return GroupedQuery(
-            at, out, _heads(c), qkv, partial=partial, rotates=rotary is not None, splits=True, **modes
-        )
+        return GroupedQuery(at, out, _heads(c), qkv, partial=partial, rotates=rotary is not None, splits=True, **modes)
 
     return Part(part, forward)
 
@@ -70,7 +68,10 @@ def _heads(c: Fields) -> Heads:
     return Heads(query.pieces[0].count, query.pieces[0].count, width, width)
 
 
-def _apart(at: str, out: str, bias: Flag = False, out_bias: Flag = False, **modes: Any) -> Part:
+def _apart(
+    at: str, out: str, bias: Flag = False, out_bias: Flag = False,
+    rotary: Callable[[Fields], Size] | None = None, **modes: Any,
+) -> Part:  # fmt: skip
     """Separate projections, with equal heads."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -79,7 +80,11 @@ def _apart(at: str, out: str, bias: Flag = False, out_bias: Flag = False, **mode
         found = [weight for name in names for weight in linear(f"{at}.{name}", hidden(c), query, c.flag(bias))]
         return [*found, *linear(f"{at}.{out}", query, hidden(c), c.flag(out_bias))]
 
-    return Part(part, lambda c, _: GroupedQuery(at, out, _heads(c), rotates=False, **modes))
+    def forward(c: Fields, _: int) -> Forward:
+        partial = rotary(c) if rotary else 0
+        return GroupedQuery(at, out, _heads(c), partial=partial, rotates=rotary is not None, **modes)
+
+    return Part(part, forward)
 
 
 def _phi_norms(c: Fields, _: int) -> list[Weight]:
@@ -99,6 +104,11 @@ def _no_norms(c: Fields, _: int) -> bool:
     return not c.flag("qk_layernorm")
 
 
+def _gptj_width(c: Fields) -> Size:
+    """Elements of a head that have positions."""
+    return c.count("rotary_dim", 64)
+
+
 def _neox_order(c: Fields) -> Order:
     return "parallel" if c.flag("use_parallel_residual") else "pre"
 
@@ -116,6 +126,12 @@ def _bigcode(c: Fields, layer: int) -> list[Weight]:
         *linear("attn.c_attn", hidden(c), query + key + key, True),
         *linear("attn.c_proj", query, hidden(c), True),
     ]
+
+
+def _bigcode_forward(c: Fields, _: int) -> Forward:
+    count = _heads(c)
+    shared = Heads(count.count, 1, count.width, count.width) if c.flag("multi_query") else count
+    return GroupedQuery("attn", "c_proj", shared, "c_attn", rotates=False, splits=True)
 
 
 def _falcon(c: Fields, _: int) -> list[Weight]:
@@ -184,17 +200,33 @@ class _Opt(Decoder, frozen=True):
         return norm(self.final, hidden(c), True)
 
 
-_Gpt = partial(Decoder, holds=True, norm="layer", rotary=None, prefix="transformer", layers="h", embed="wte", final="ln_f", norms="ln_1 ln_2", norm_bias=True)
+_Gpt = partial(
+    Decoder,
+    holds="output",
+    norm="layer",
+    rotary=None,
+    prefix="transformer",
+    layers="h",
+    embed="wte",
+    final="ln_f",
+    norms="ln_1 ln_2",
+    norm_bias=True,
+)
 
 TYPES = {
     "gpt2": _Gpt(
-        _conv1d(_fused("attn", "c_attn c_proj")), _conv1d(_PLAIN), positions="wpe max_position_embeddings 0",
-        dropout="resid_pdrop", embeds="embd_pdrop",
+        _conv1d(_fused("attn", "c_attn c_proj")),
+        _conv1d(_PLAIN),
+        positions="wpe max_position_embeddings 0",
+        dropout="resid_pdrop",
+        embeds="embd_pdrop",
     ),
     "gpt_bigcode": _Gpt(
-        _bigcode,
-        plain("mlp.c_fc mlp.c_proj", width=ffn("n_inner", 4)),
+        Part(_bigcode, _bigcode_forward),
+        _PLAIN,
         positions="wpe max_position_embeddings 0",
+        dropout="resid_pdrop",
+        embeds="embd_pdrop",
     ),
     "gpt_neo": _Gpt(
         _apart("attn.attention", "out_proj", out_bias=True),
@@ -202,9 +234,12 @@ TYPES = {
         positions="wpe max_position_embeddings 0",
     ),
     "gptj": _Gpt(
-        _apart("attn", "out_proj"),
-        plain("mlp.fc_in mlp.fc_out", width=ffn("n_inner", 4)),
+        _apart("attn", "out_proj", rotary=_gptj_width, interleaves=True),
+        plain("mlp.fc_in mlp.fc_out", width=ffn("n_inner", 4), activation="activation_function"),
         norms="ln_1",
+        order="parallel",
+        dropout="resid_pdrop",
+        rotary=_gptj_width,
         head_bias=True,
     ),
     "gpt_neox": Decoder(

@@ -46,8 +46,8 @@ class Layer(Struct, frozen=True):
     """a constant multiplies what is added (Granite)"""
     drops: bool = False
     """what is added goes through a dropout while the model trains"""
-    holds: bool = False
-    """what attention gave stays a variable until the layer is through"""
+    holds: Literal["", "output", "both"] = ""
+    """what attention gave, or what it was given too, stays a variable until the layer is through"""
 
     def __call__(self, ops: Operators, hidden: Tensor) -> Tensor:
         if self.order == "parallel":
@@ -73,12 +73,15 @@ class Layer(Struct, frozen=True):
             return x
         given = ops.norm(self.norm, before, x) if before else x
         added = part(ops, given)
-        if given is not x and not getattr(part, "takes", False):
+        holds = self.holds if part is self.attention else ""
+        if holds == "both":
+            ops.keep(given)
+        elif given is not x and not getattr(part, "takes", False):
             ops.drop(given)
         if behind:
             plain, added = added, ops.norm(self.norm, behind, added)
             ops.drop(plain)
-        return self._residual(ops, x, added, holds=self.holds and part is self.attention)
+        return self._residual(ops, x, added, holds=bool(holds))
 
     def _residual(self, ops: Operators, x: Tensor, added: Tensor, *, holds: bool) -> Tensor:
         ops.scope("residual")
@@ -157,13 +160,13 @@ class Decoder(Struct, frozen=True):
     order: Order | Callable[[Fields], Order] = "pre"
     dropout: str = ""
     """the field of the dropout of what layers add"""
-    holds: bool = False
-    """a layer holds what its attention gave until it is through"""
+    holds: Literal["", "output", "both"] = ""
+    """what a layer holds of its attention until it is through"""
     embeds: str = ""
     """the field of the dropout of the embedding"""
     own_positions: bool = False
     """each sequence has learned positions of its own"""
-    run: str = ""
+    run: str | Callable[[Fields], str] = ""
     """the norms in the order of the forward, where that is another, or where they have no parameters"""
     tables_each: bool = False
     """layers that see all and layers with a window have tables of positions of their own"""
@@ -203,11 +206,14 @@ class Decoder(Struct, frozen=True):
 
     def layer(self, c: Fields, layer: int) -> Forward | None:
         """The forward of a layer; None while one of its parts has none."""
-        if not (isinstance(self.attention, Part) and isinstance(self.mlp, Part)) or self.more is not none:
+        if not (isinstance(self.attention, Part) and isinstance(self.mlp, Part)):
+            return None
+        if self.more is not none and not self.run:  # nobody says what is done with it
             return None
         attention, mlp = self.attention.forward(c, layer), self.mlp.forward(c, layer)
         order = self.order if isinstance(self.order, str) else self.order(c)
-        names = tuple((self.run or self.norms).split())
+        run = self.run if isinstance(self.run, str) else self.run(c)
+        names = tuple((run or self.norms).split())
         drops = bool(self.dropout) and bool(c.get(self.dropout))
         return Layer(attention, mlp, order, names, self.norm, c.flag(self.multiplies), drops, self.holds)
 

@@ -28,6 +28,7 @@ POST_NORM = "post_attention_layernorm post_feedforward_layernorm"
 _QK = "q_norm k_norm"
 _BIASED = gqa("attention_bias", "attention_bias")
 _HELIUM = gqa("attention_bias", interleaves=True)
+_STABLELM = gqa("use_qkv_bias", rotary=rotary_width(0.25), joins=True)
 _GLM = gqa("attention_bias", rotary=rotary_width(0.5), joins=True, interleaves=True)
 LLAMA = Decoder(_BIASED, gated("mlp_bias"))
 
@@ -183,10 +184,19 @@ TYPES = {
         gqa("use_bias", "use_bias"), plain("mlp.c_fc mlp.c_proj", "use_bias"), norm_bias=True, norm="layer"
     ),
     "stablelm": Decoder(
-        gqa("use_qkv_bias", extra=_stablelm_norms),
+        Part(
+            gqa("use_qkv_bias", extra=_stablelm_norms).weights,
+            lambda c, layer: None if c.flag("qk_layernorm") else _STABLELM.forward(c, layer),
+        ),
         gated(),
         norms="input_layernorm",
         norm_bias=True,
         more=_parallel("use_parallel_residual", True),
+        run=lambda c: "input_layernorm" if c.flag("use_parallel_residual") else PRE_NORM,
+        order=lambda c: "parallel" if c.flag("use_parallel_residual") else "pre",
+        norm="layer",
+        holds="both",
+        dropout="hidden_dropout",
+        rotary=rotary_width(0.25),
     ),
 }
