@@ -132,7 +132,13 @@ class OwnStep(Struct, frozen=True, kw_only=True, tag="own"):
     cublaslt_bytes: int
 
 
-Asked: TypeAlias = Question | OwnStep
+class ClassQuestion(Struct, frozen=True, kw_only=True, tag="class"):
+    """A class of Transformers whose parameters are to be counted."""
+
+    config: dict[str, Any]
+
+
+Asked: TypeAlias = Question | OwnStep | ClassQuestion
 TRACED: dict[str, tuple[Any, ...]] = {
     "algorithm": ("sft", "pretrain", "dpo", "grpo"),
     "gpus": (1,),
