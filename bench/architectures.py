@@ -35,7 +35,7 @@ from vramcast.estimate import forecast  # noqa: E402
 from vramcast.memory.alloc_conf import AllocatorSettings  # noqa: E402
 from vramcast.memory.head import Model  # noqa: E402
 from vramcast.memory.seat import Seat  # noqa: E402
-from vramcast.memory.tape import Tape, lives  # noqa: E402
+from vramcast.memory.tape import Tape  # noqa: E402
 from vramcast.models.layout import Blocks  # noqa: E402
 from vramcast.trace import record, resolved  # noqa: E402
 from vramcast.trace.cache import Cache  # noqa: E402
@@ -306,9 +306,8 @@ def _tape(runs: list[Run], block: int, moment: str) -> list[Row]:
         ends = run.end if quiet else between
         spans = range(run.begin, ends) if moment == "forward" else range(between, len(run.tape.steps))
         at = max(spans, key=lambda step: _alive(run.tape, step), default=run.begin)
-    return [Row(int(one.size), one.name) for one, born, dies in lives(run.tape)
-            if born <= at and (dies is None or dies > at) and one.kind != "gradient"
-            and not one.name.startswith("rotary_emb")]  # fmt: skip
+    return [Row(int(life.size), life.name) for life in run.tape.lifetimes().living(at + 1)
+            if life.kind != "gradient" and not life.name.startswith("rotary_emb")]  # fmt: skip
 
 
 def _alive(tape: Tape, at: int) -> int:

@@ -76,7 +76,7 @@ _ABSENT: tuple[_Row, ...] = (
 )  # fmt: skip
 """Nothing of the job has this path: no value of it can matter."""
 _SAME: tuple[_Row, ...] = (
-    (_of("seq_len", "prompt_len", "response_len", "micro_batch"), serves,
+    (_of("seq_len", "prompt_len", "response_len", "micro_batch", "image_tokens"), serves,
      "an engine takes its share of the card whatever it is asked"),
     (_of("engine."), is_apart,
      "the engine has GPUs of its own, which are not forecast here"),

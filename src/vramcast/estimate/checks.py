@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from vramcast.algorithms import generates, is_apart, is_grouped, learns, serves
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import Mistake, Mistakes
+from vramcast.estimate.lengths import prompt_len
 from vramcast.memory.alloc_conf import parse
 from vramcast.models.arch import Arch
 from vramcast.models.cache.kinds import text_config
@@ -30,6 +31,7 @@ def check_model(
             _does_not_divide(path, ranks, "heads", heads, origin(path), f"{arch.name} config.json", mistakes)
             contradicted.add(path)
     _check_lora(settings, arch, origin, mistakes)
+    _check_images(settings, arch, origin, mistakes)
     _check_window(settings, arch, origin, mistakes)
     if arch.max_len and settings.seq_len > arch.max_len:
         warnings.append(f"seq_len = {settings.seq_len:,} is longer than {arch.name} was made for ({arch.max_len:,})")
@@ -136,6 +138,23 @@ def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mi
             f"lora.rank = {settings.lora_rank} is above the width of a layer it adapts ({widest})",
             **{"from": origin("lora.rank"), "allowed": f"1 to {widest}"},
         )
+
+
+def _check_images(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    tokens, sight = settings.image_tokens or 0, arch.ends.sight
+    if not tokens:
+        return
+    said, size = {"from": origin("image_tokens")}, int(sight.image) if sight is not None else 0
+    room = prompt_len(settings) if settings.algorithm in ("inference", "grpo") else settings.seq_len
+    if not arch.sees:
+        mistakes.add(f"image_tokens = {tokens}: {arch.name} has no vision tower", **said, allowed="0")
+    elif sight is None:
+        mistakes.add(f"images of model type {arch.model_type} are not modelled yet", **said, allowed="0")
+    elif size and tokens % size:
+        allowed = f"multiples of {size}, such as {-(-tokens // size) * size}"
+        mistakes.add(f"image_tokens = {tokens}: an image of {arch.name} has {size}", **said, allowed=allowed)
+    elif tokens > room:
+        mistakes.add(f"image_tokens = {tokens} is more than a sequence or its prompt has ({room})", **said)
 
 
 _CACHES = {"vllm": ("bf16", "fp16", "fp8"), "hf": ("int4", "int8")}

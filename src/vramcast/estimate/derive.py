@@ -20,7 +20,7 @@ _SHARE = 0.92
 def derived(facts: Mapping[str, Fact], arch: Arch | None, gpu: Gpu | None) -> dict[str, Fact]:
     """The facts, and those that follow from them."""
     result = dict(facts)
-    for rule in (_attention, _targets, _generator, _serving, _prompt, _accumulation, _sequence):
+    for rule in (_attention, _targets, _images, _generator, _serving, _prompt, _accumulation, _sequence):
         settings = settings_of({path: fact.value for path, fact in result.items()})
         for path, value, why in rule(settings, arch, gpu):
             if path not in facts or facts[path].value is None or path == "seq_len":
@@ -41,6 +41,11 @@ def _attention(settings: Settings, arch: Arch | None, gpu: Gpu | None) -> _Rule:
 def _targets(settings: Settings, arch: Arch | None, gpu: Gpu | None) -> _Rule:
     if arch is not None and settings.tuning in ADAPTED and not settings.lora_targets:
         yield "lora.targets", list(arch.default_targets), f"PEFT's targets for {arch.model_type}"
+
+
+def _images(settings: Settings, arch: Arch | None, gpu: Gpu | None) -> _Rule:
+    if arch is not None and arch.sees and settings.image_tokens is None:
+        yield "image_tokens", 0, "batches are text: towers are loaded and do not run"
 
 
 def _generator(settings: Settings, arch: Arch | None, gpu: Gpu | None) -> _Rule:

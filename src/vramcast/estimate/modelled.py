@@ -19,8 +19,9 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
     **dict.fromkeys(
         (
             "framework", "model", "lora.rank", "lora.targets", "lora.dropout", "micro_batch", "accumulation", "seq_len",
-            "prompt_len", "response_len", "packing", "padding", "labelled_frac", "autocast", "optimizer.impl",
-            "recompute.reentrant", "gpu", "gpus", "gpus_per_node", "busy_bytes", "allocator", "host_bytes",
+            "prompt_len", "response_len", "packing", "padding", "labelled_frac", "image_tokens", "autocast",
+            "optimizer.impl", "recompute.reentrant", "gpu", "gpus", "gpus_per_node", "busy_bytes", "allocator",
+            "host_bytes",
             "grpo.variant", "group", "prompts_per_step", "mini_batch", "token_budget", "logprob.micro_batch",
             "logprob.token_budget", "logprob.source", "logprob.entropy", "logprob.chunk",
             "shard_size", "engine.version", "engine.fraction", "engine.kv_bytes", "engine.tp", "engine.max_seqs",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from vramcast.algorithms import learns
 from vramcast.errors import Mistakes
-from vramcast.estimate.packing import TRAINED, linear_layers, quantisation_of
+from vramcast.estimate.packing import TRAINED, quantisation_of
 from vramcast.models.arch import Arch
 from vramcast.models.quant.quantisation import Quantisation
 from vramcast.types.job import Fact
@@ -77,4 +77,4 @@ def _check_group(settings: Settings, arch: Arch, own: Quantisation | None, origi
     """A layer whose inputs are no whole groups would silently stay as it is."""
     quantisation = quantisation_of(settings, own)
     assert quantisation is not None
-    quantisation.check(linear_layers(arch), origin)
+    quantisation.check(arch.layout, origin)

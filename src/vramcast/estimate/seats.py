@@ -63,8 +63,10 @@ class Seats:
         total, prompt = total_len(self.settings), prompt_len(self.settings)
         sequences = {"sequences": generated_sequences(self.settings), **self._without_autocast()}
         if instant == "decode":
-            return {**sequences, "seq_len": 1, "cached_len": total, "prompt_len": prompt, "longest": total}
-        return {**sequences, "seq_len": prompt, "cached_len": prompt, "prompt_len": prompt, "longest": total}
+            sequences |= {"decodes": True, "seq_len": 1, "cached_len": total}
+        else:
+            sequences |= {"seq_len": prompt, "cached_len": prompt}
+        return {**sequences, "prompt_len": prompt, "longest": total}
 
     def _score(self, phase: str) -> dict[str, Any]:
         """The reference may be the policy without its adapters; the entropy is that of the old policy."""
@@ -112,6 +114,8 @@ def _model_seat(job: Resolved, role: Role, settings: Settings) -> Seat:
         gpu=job.gpu,
         sequences=sequences,
         seq_len=length,
+        images=settings.image_tokens or 0,
+        sees=bool(settings.image_tokens),
         scored_len=scored_len(settings, job.recipe) if fused or job.recipe.scores else length,
         labels_unknown=settings.labelled_frac is None and not algorithm.grouped,
         lora_rank=settings.lora_rank if lora else 0,

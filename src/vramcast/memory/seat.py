@@ -36,6 +36,8 @@ SIZES = {
     "ranks": "ranks",
     "gpus": "gpus",
     "sync_bucket": "bucket",
+    "images": "image_tokens",
+    "served": "served",
 }
 """Size fields of a seat → the symbol a formula shows."""
 
@@ -148,6 +150,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     labels_unknown: bool = False
     """nobody said which share of the tokens is scored: the point takes all"""
     caches: bool = False
+    decodes: bool = False
+    """generation is behind the prompt: one token of each sequence at a time"""
     cache: Literal["dynamic", "static", "offloaded", "quantised"] = "dynamic"
     cache_dtype: str = ""
     """of a quantised cache: int4 or int8"""
@@ -183,6 +187,8 @@ class Seat(Struct, frozen=True, kw_only=True):
         what a packed MLP is given, and so of what it gives."""
         if self.norms_fp32:
             return "fp32"
+        if self.autocast and self.arch.ends.narrow:
+            return self.compute_dtype
         return promoted(self.param_dtype, self.compute_dtype) if self.autocast else self.param_dtype
 
     @property

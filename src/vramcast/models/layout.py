@@ -18,7 +18,7 @@ from msgspec import Struct
 from vramcast.num import Size
 
 Kind: TypeAlias = Literal["", "tp", "kv", "vocab", "expert"]
-Need: TypeAlias = Literal["", "images", "sound"]
+Need: TypeAlias = Literal["", "images", "images, unread", "sound"]
 MODULES = (
     "embedding", "lm_head", "attention", "mixer_ssm_conv", "mlp", "routed_experts", "shared_experts", "router",
     "norms", "vision", "other",
@@ -100,7 +100,8 @@ class Blocks(Struct, frozen=True):
     forward: Any = None
     """its `Forward`; None where nobody wrote it (a file of a traced model has none)"""
     needs: Need = ""
-    """what a batch must have for these blocks to run: towers, projectors, and layers that read what they give"""
+    """what a batch must have for these blocks to run: towers, projectors, and layers that read what they give;
+    "unread": they run, and the loss does not depend on them"""
 
     @property
     def count(self) -> int:
@@ -144,6 +145,27 @@ class Blocks(Struct, frozen=True):
         return weight.module or module_of(f"{self.prefix}.{weight.name}")
 
 
+class Sight(Struct, frozen=True, kw_only=True):
+    """What a tower runs on for the image tokens that its language model is given."""
+
+    width: Size
+    """of the tower's hidden states"""
+    patches: Size
+    """of an image, for each of its tokens"""
+    pixels: Size
+    """numbers of a patch"""
+    image: Size = 0
+    """tokens of an image, where all images are of one size; 0: an image has any number"""
+    extra: Size = 0
+    """rows of an image beside its patches: a class token"""
+    rotary: Size = 0
+    """width of the tables of rotary positions, which are fp32"""
+    listed: bool = False
+    """tokens come image by image, and the model puts them together"""
+    narrow: bool = False
+    """nothing is added to what the convolution gives: see `Ends.narrow`"""
+
+
 class Ends(Struct, frozen=True, kw_only=True):
     """What a language model computes before and behind its layers."""
 
@@ -156,6 +178,12 @@ class Ends(Struct, frozen=True, kw_only=True):
     """width of the tables of rotary positions; 0: none"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    wide_tables: bool = False
+    """the tables are fp32 whatever the hidden states are"""
+    narrow: bool = False
+    """hidden states begin as a product, which autocast makes in low precision, and stay so"""
+    sight: Sight | None = None
+    """of a model that sees images, where its tower is modelled"""
 
 
 class Layout(Struct, frozen=True, kw_only=True):
