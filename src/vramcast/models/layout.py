@@ -217,6 +217,10 @@ class Layout(Struct, frozen=True, kw_only=True):
     ends: Ends = Ends()
     assumed: tuple[tuple[str, str, str], ...] = ()
     """(field, value, whose default it is) of what the config leaves out"""
+    counted: str = ""
+    """the class that was counted, where no table has the type: how it is cut and what it caches is not known"""
+    kinds: dict[str, Any] = {}
+    """of a class that was counted: module → what it is (`adapters/modules.py`: Kind)"""
 
     @property
     def params(self) -> Size:
