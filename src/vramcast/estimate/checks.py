@@ -31,9 +31,30 @@ def check_model(
             contradicted.add(path)
     _check_lora(settings, arch, origin, mistakes)
     _check_window(settings, arch, origin, mistakes)
+    contradicted |= _check_attention(settings, arch, origin, mistakes)
     if arch.max_len and settings.seq_len > arch.max_len:
         warnings.append(f"seq_len = {settings.seq_len:,} is longer than {arch.name} was made for ({arch.max_len:,})")
     return contradicted
+
+
+def _check_attention(
+    settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes
+) -> set[str]:
+    """Eager attention where it is not modelled, or another where the model's class has none."""
+    generates = settings.engine_kind == "hf" and settings.algorithm in ("inference", "grpo")
+    if settings.attention == "eager" and generates and not arch.ends.eager:
+        mistakes.add(
+            "attention = eager is modelled in training, and not yet where the model generates",
+            **{"from": origin("attention"), "allowed": "flash, efficient"},
+        )
+        return {"attention"}
+    if settings.attention == "efficient" and arch.ends.eager:
+        mistakes.add(
+            f"attention = efficient is not there for {arch.model_type}: Transformers has none for its class",
+            **{"from": origin("attention"), "allowed": "eager, flash"},
+        )
+        return {"attention"}
+    return set()
 
 
 def check(
@@ -64,12 +85,6 @@ def check(
     if settings.algorithm == "inference":
         _check_lengths(settings, origin, mistakes)
     _check_cache(settings, origin, mistakes)
-    if settings.attention == "eager" and settings.engine_kind == "hf" and settings.algorithm in ("inference", "grpo"):
-        mistakes.add(
-            "attention = eager is modelled in training, and not yet where the model generates",
-            **{"from": origin("attention"), "allowed": "flash, efficient"},
-        )
-        contradicted.add("attention")
     with mistakes.collect():
         parse(settings.allocator, f"{origin('allocator')}  allocator")
     if gpu is not None and not gpu.has_bf16 and "bf16" in (settings.compute_dtype, settings.weights_dtype):

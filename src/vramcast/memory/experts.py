@@ -121,10 +121,10 @@ class Experts(Views):
         weight = self._rows(flat, order, rows)
         counted = tape.empty("experts to count", rows, 1, "fp32")
         ends = tape.empty("ends of the experts", self.weights[f"{at}.down_proj"].shape[0], 1, "fp32")
-        middle, biases = self._projected(f"{at}.gate_up_proj", given, ends, ids)
+        middle, biases = self._projected(f"{at}.gate_up_proj", given, ends, ids, [])
         mixed = self._gate(activation, middle)
-        self.drop(middle, *biases)
-        down, biases = self._projected(f"{at}.down_proj", mixed, ends, ids)
+        self.drop(middle)
+        down, biases = self._projected(f"{at}.down_proj", mixed, ends, ids, biases)
         self.drop(mixed)
         by_expert = self._weighted(down, weight)
         back = tape.empty("order back", rows, 1, "int64")
@@ -143,9 +143,11 @@ class Experts(Views):
         out = self.tape.empty("rows", rows, x.width, x.dtype)
         return self.tape.node(out, [x], [order], lambda gradient: [self.tape.like(x, "gradient of the rows")])
 
-    def _projected(self, name: str, x: Tensor, ends: Tensor, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _projected(
+        self, name: str, x: Tensor, ends: Tensor, ids: Tensor, before: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
         """(every row times the matrix of its expert, the rows of biases that are added), in the dtype of the weights:
-        autocast does not know this product.
+        autocast does not know this product. The biases `before` go when there are new ones.
 
         Source: aten/src/ATen/native/cuda/GroupedBlas.cpp; derivatives.yaml, _grouped_mm: the weight's gradient first.
         """
@@ -154,6 +156,7 @@ class Experts(Views):
         low = self.cast(x, self.weights_dtype, "input cast")
         bias = self._stacked(f"{name}_bias") if self.has(f"{name}_bias") else None
         added = [self._rows_of(bias, ids, outputs)] if bias else []
+        self.drop(*before)
         out = tape.empty("product", x.rows, outputs, self.weights_dtype)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
@@ -193,7 +196,38 @@ class Experts(Views):
         return out
 
     def _clamped_gate(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        """(clamp(up) + 1) × gate × sigmoid(gate × alpha), of a clamped gate; both are every second element.
+
+        Source: transformers/models/gpt_oss/modeling_gpt_oss.py, GptOssExperts._apply_gate.
+        """
+        half = whole(x.width, 2)
+        first, second = self.slices(x, half, half)
+        gate, up = self.clamp(first, 1), self.clamp(second, 2)
+        scaled = self.times(gate)
+        opened = self.sigmoid(scaled)
+        self.drop(scaled)
+        glu = self.multiply(gate, opened)
+        self.drop(opened)
+        plus = self._pointwise(up, "up + 1", saves=False)
+        out = self.multiply(plus, glu)
+        self.drop(plus, first, second, gate, up, glu)
+        return out
+
+    def clamp(self, x: Tensor, sides: int) -> Tensor:
+        """Keeps its input; backward compares it with each bound.
+
+        Source: torch/csrc/autograd/FunctionsManual.cpp, clamp_backward.
+        """
+        tape = self.tape
+        out = tape.like(x, "clamped")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            masks = [tape.like(x, "within the bound", "bool") for _ in range(sides)]
+            result = tape.like(x, "clamp gradient")
+            tape.drop(*masks)
+            return [result]
+
+        return tape.node(out, [x], [x], backward)
 
     def halves(self, x: Tensor) -> tuple[Tensor, ...]:
         """Two views of one memory (`chunk`), whose gradients are put together in a tensor."""

@@ -237,7 +237,7 @@ def _mask(ops: Model) -> Size:
         return 0
     mask = ops.mask()
     ops.drop(mask)
-    return ops.tape.size(mask)
+    return ops.seat.arch.ends.masks * ops.tape.size(mask)
 
 
 def _leaf(seat: Seat) -> Size:

@@ -146,6 +146,10 @@ class Ends(Struct, frozen=True, kw_only=True):
     """constants multiply the embedding and the logits"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
+    eager: bool = False
+    """there is no attention but eager"""
+    masks: int = 1
+    """masks that eager attention is given: one for each kind of layer"""
 
 
 class Layout(Struct, frozen=True, kw_only=True):

@@ -31,6 +31,8 @@ class Heads(Struct, frozen=True):
     values: Size
     window: Size = 0
     """tokens that the layer sees at most; 0: all"""
+    sinks: bool = False
+    """a learned score beside those of the tokens takes a part of the attention"""
 
     @property
     def shared(self) -> bool:
@@ -55,6 +57,7 @@ class Operators(Protocol):
     def split_heads(self, x: Tensor, width: Size) -> Tensor: ...
     def merge_heads(self, x: Tensor, width: Size) -> Tensor: ...
     def rope(self, x: Tensor) -> Tensor: ...
+    def clamp(self, x: Tensor, sides: int) -> Tensor: ...
     def attention(
         self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, joined: bool = False
     ) -> Tensor: ...

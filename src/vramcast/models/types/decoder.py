@@ -127,6 +127,10 @@ class Decoder(Struct, frozen=True):
     """width of the tables of rotary positions"""
     multiplies: Flag = False
     """constants multiply the embedding, what layers add, and the logits"""
+    eager: bool = False
+    """the class has eager attention only"""
+    masks: int = 1
+    """kinds of layers that are given masks of their own"""
     first: Weights = none
     """what stands between embedding and layers"""
     more: Weights = none
@@ -163,6 +167,8 @@ class Decoder(Struct, frozen=True):
             final=self.final,
             multiplies=c.flag(self.multiplies),
             rotary=self.rotary(c) if self.rotary else 0,
+            eager=self.eager,
+            masks=self.masks,
         )
 
     def layer_count(self, c: Fields) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
 from vramcast.models.parts import gated, gqa, head_width, heads, hidden, linear, norm, tensor
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import GROUPED, Scores, first_dense, listed, moe, routed, shared, sparse_step, times
-from vramcast.num import Size
+from vramcast.num import Size, whole
 
 _QK = "q_norm k_norm"
 _SHARED = shared(times("n_shared_experts"))
@@ -17,9 +19,9 @@ _DEEPSEEK = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense(), s
 
 def partial(width: Size, c: Fields, otherwise: float) -> Size:
     """Elements of a head that have positions."""
-    nested = c.get("rope_parameters")
-    said = nested.get("partial_rotary_factor") if isinstance(nested, dict) else None
-    factor = said or c.get("partial_rotary_factor") or otherwise
+    found = c.get("rope_parameters")
+    nested = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    factor = nested.get("partial_rotary_factor") or c.get("partial_rotary_factor") or otherwise
     return c.named("rotary_dim", int(int(width) * float(factor)))
 
 
@@ -164,10 +166,20 @@ TYPES = {
         head_bias="lm_head_bias",
     ),
     "gpt_oss": Decoder(
-        gqa("attention_bias", "attention_bias", extra=_sinks),
+        gqa("attention_bias", "attention_bias", rotation="chunks", sinks=True, extra=_sinks),
         moe(
-            "num_local_experts", width="intermediate_size", gate="router", gate_bias=True, transposed=True, biased=True
+            "num_local_experts",
+            width="intermediate_size",
+            gate="router",
+            gate_bias=True,
+            transposed=True,
+            biased=True,
+            scores=Scores("chosen"),
         ),
+        norm="rms_wide",
+        rotary=lambda c: whole(head_width(c), 2),
+        eager=True,
+        masks=2,
     ),
     "minimax_m2": Decoder(
         gqa(qk_norm=_QK, norm_width="all", rotary=_rotary_dim),
