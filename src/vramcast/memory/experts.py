@@ -17,18 +17,34 @@ class Experts(Views):
 
     # --- routers ------------------------------------------------------------------------------------------------------
 
-    def wide_linear(self, name: str, x: Tensor) -> Tensor:
-        """`x.float() @ W.T` with a weight that is fp32 whatever the rest of the model is; autocast casts both again.
+    def wide_linear(self, name: str, x: Tensor, *, apart: bool = False) -> Tensor:
+        """`x.float() @ W.T` with a weight that is fp32 whatever the rest of the model is; autocast casts both again,
+        unless this is `apart` from it.
 
         Source: `_keep_in_fp32_modules_strict` of the classes.
         """
         wide = self.cast(x, "fp32", "fp32 input")
         outputs, inputs = self.weights[f"{name}.weight"].shape
+        if apart:
+            out = self._apart(wide, outputs)
+            self.drop(wide)
+            return out
         out = self._product(
             name.rpartition(".")[2], wide, inputs, outputs, self.has(f"{name}.bias"), "fp32", self.base_trains
         )
         self.drop(wide)
         return out
+
+    def _apart(self, x: Tensor, outputs: Size) -> Tensor:
+        tape = self.tape
+        weight = tape.parameter(outputs, x.width, "fp32", self.base_trains)
+        out = tape.empty("output", x.rows, outputs, "fp32")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            learned = tape.like(weight, "weight gradient", kind="gradient") if weight.requires_grad else None
+            return [tape.like(x, "input gradient") if x.requires_grad else None, learned]
+
+        return tape.node(out, [x, weight], [x] if weight.requires_grad else [], backward)
 
     def softmax(self, x: Tensor, *, own: bool = False) -> Tensor:
         """In fp32, or in the tensor's own dtype."""

@@ -66,7 +66,8 @@ class Model(ScoredLogits):
         angles = tape.empty("fp32 angles", positions, width, "fp32")
         cosines, sines = (tape.like(angles, f"fp32 {part}") for part in ("cosines", "sines"))
         tape.drop(angles)
-        low = tuple(self.cast(table, self.weights_dtype, "rope table") for table in (cosines, sines))
+        dtype = "fp32" if seat.arch.ends.wide_tables else self.weights_dtype
+        low = tuple(self.cast(table, dtype, "rope table") for table in (cosines, sines))
         tape.drop(cosines, sines)
         self.tables = low[0], low[1]
 

@@ -146,6 +146,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """constants multiply the embedding and the logits"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
+    wide_tables: bool = False
+    """they stay fp32"""
     eager: bool = False
     """there is no attention but eager"""
     masks: int = 1

@@ -159,7 +159,7 @@ class GroupedQuery(Struct, frozen=True):
     @property
     def joined(self) -> bool:
         """Queries and keys are put together of parts of a head."""
-        return bool(self.partial) or self.rotation != "halves"
+        return bool(self.partial) or self.rotation not in ("halves", "wide")
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         heads = self.heads
@@ -168,6 +168,8 @@ class GroupedQuery(Struct, frozen=True):
         if self.rotates:
             if self.partial:
                 turned = self._partly(ops, query, key)
+            elif self.rotation == "wide":
+                turned = ops.turn_wide(query, key)
             else:
                 turned = ops.turn(query, self.rotation), ops.turn(key, self.rotation)
             ops.drop(query, key)

@@ -127,6 +127,8 @@ class Decoder(Struct, frozen=True):
     """width of the tables of rotary positions"""
     multiplies: Flag = False
     """constants multiply the embedding, what layers add, and the logits"""
+    wide_tables: bool = False
+    """those tables stay fp32"""
     eager: bool = False
     """the class has eager attention only"""
     masks: int = 1
@@ -167,6 +169,7 @@ class Decoder(Struct, frozen=True):
             final=self.final,
             multiplies=c.flag(self.multiplies),
             rotary=self.rotary(c) if self.rotary else 0,
+            wide_tables=self.wide_tables,
             eager=self.eager,
             masks=self.masks,
         )

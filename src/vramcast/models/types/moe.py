@@ -189,7 +189,7 @@ TYPES = {
         rotary=_rotary_dim,
     ),
     "ernie4_5_moe": Decoder(
-        gqa("use_bias", "use_bias"),
+        gqa("use_bias", "use_bias", rotation="wide"),
         moe(
             "moe_num_experts",
             "moe_k",
@@ -197,8 +197,11 @@ TYPES = {
             sparse=_ernie_rule,
             dense=gated("use_bias"),
             extra=_ernie_statics,
+            shared_first=True,
+            scores=Scores(wide=True, apart=True, biased=True, shares=True, in_place=False, like="tokens"),
         ),
         head_bias="use_bias",
+        wide_tables=True,
     ),
     "hunyuan_v1_moe": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm", norm_last=True),
