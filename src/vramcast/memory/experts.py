@@ -74,6 +74,42 @@ class Experts(Views):
         self.tape.node(values, [x], [places], lambda gradient: [self.tape.like(x, "gradient of the largest")])
         return values, places
 
+    def sparse_mixer(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """(weights, places) of two experts, one after the other: each a masked softmax, of which the place that is
+        drawn has its own gradient. Masks, softmaxes and places are kept.
+
+        Source: transformers/models/phimoe/modeling_phimoe.py, sparsemixer, PhimoeMultiplier.
+        """
+        tape = self.tape
+        kept: list[Tensor] = []
+        for _ in range(2):
+            work = [tape.like(logits, name) for name in ("factor", "distance", "masked scores", "noise")]
+            kept += [tape.like(logits, "mask", "bool"), tape.like(logits, "softmax")]
+            kept += [tape.empty("place", logits.rows, 1, "int64"), tape.empty("share", logits.rows, 1, logits.dtype)]
+            self.drop(*work)
+        weights = tape.empty("weights", logits.rows, 2, logits.dtype)
+        places = tape.empty("places", logits.rows, 2, "int64")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            first = tape.like(logits, "scores gradient")
+            tape.drop(tape.like(logits, "scores gradient"))
+            return [first]
+
+        tape.node(weights, [logits], kept, backward)
+        self.drop(*kept)
+        return weights, places
+
+    def jitter(self, x: Tensor) -> Tensor:
+        """Multiplied in place by noise, which is kept for backward; in training only."""
+        tape = self.tape
+        if self.seat.state in ("generate", "infer"):
+            return tape.view(x)
+        noise = tape.like(x, "noise")
+        out = Tensor(x.rows, x.width, x.dtype, tape.hold(x).storage)
+        tape.node(out, [x], [noise], lambda gradient: [tape.like(x, "jitter gradient")])
+        self.drop(noise)
+        return out
+
     def gather(self, x: Tensor, places: Tensor) -> Tensor:
         """The elements of every row that `places` names."""
         out = self.tape.empty("gathered", x.rows, places.width, x.dtype)

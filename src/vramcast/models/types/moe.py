@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from msgspec import Struct
+
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.parts import gated, gqa, head_width, heads, hidden, linear, norm, tensor
+from vramcast.models.ops import Operators, Tensor
+from vramcast.models.parts import Part, gated, gqa, head_width, heads, hidden, linear, norm, tensor
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import GROUPED, Scores, first_dense, listed, moe, routed, shared, sparse_step, times
 from vramcast.num import Size, whole
@@ -37,6 +40,30 @@ def _rotary_dim(c: Fields) -> Size:
 def _sinks(c: Fields, _: int) -> list[Weight]:
     """GPT-OSS: one learned logit a head."""
     return [tensor("self_attn.sinks", axis(c.count("num_attention_heads")))]
+
+
+class PhiMixture(Struct, frozen=True):
+    """The forward of `PhimoeSparseMoeBlock`: its router draws two experts one after the other; noise on the tokens."""
+
+    activation: str
+    noisy: bool
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        ops.scope("mlp")
+        noisy = [x]
+        for _ in range(2 * self.noisy):
+            noisy.append(ops.jitter(noisy[-1]))
+        logits = ops.linear("mlp.router", noisy[-1])
+        weights, places = ops.sparse_mixer(logits)
+        out = ops.experts("mlp.experts", noisy[-1], places, weights, self.activation)
+        ops.drop(*noisy[1:], logits, weights, places)
+        return out
+
+
+_phi = Part(
+    moe("num_local_experts", width="intermediate_size", gate="router"),
+    lambda c, _: PhiMixture(c.word("hidden_act", "silu"), bool(c.get("input_jitter_noise"))),
+)
 
 
 def _ernie_rule(c: Fields, layer: int) -> bool:
@@ -161,7 +188,8 @@ TYPES = {
     ),
     "phimoe": Decoder(
         gqa("attention_bias", "attention_bias"),
-        moe("num_local_experts", width="intermediate_size", gate="router"),
+        _phi,
+        norm="layer",
         norm_bias=True,
         head_bias="lm_head_bias",
     ),
