@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vramcast.memory.linear import Linears
+from vramcast.memory.promotion import promoted
 from vramcast.memory.tape import Tensor
 from vramcast.models.ops import Heads
 from vramcast.num import Size
@@ -59,48 +60,60 @@ class EagerAttention(Linears):
         mask = Tensor(scaled.rows, scaled.width, self.weights_dtype, None)
         masked = self.add(scaled, mask)
         self.drop(scaled)
-        if heads.sinks:
-            return self._with_sinks(masked, heads)
+        if heads.shifts:
+            return self._shifted_weights(masked, heads)
         wide = self._softmax(masked)
         weights = self.cast(wide, query.dtype, "attention weights")
         self.drop(masked, wide)
         return weights, []
 
-    def _with_sinks(self, scores: Tensor, heads: Heads) -> tuple[Tensor, list[Tensor]]:
-        """Softmax over the scores and a learned one beside them, after the largest is taken off, in their own dtype.
+    def _shifted_weights(self, scores: Tensor, heads: Heads) -> tuple[Tensor, list[Tensor]]:
+        """Softmax in the dtype of the scores, and of a learned one beside them if there are sinks, after the largest is
+        taken off.
 
-        Source: transformers/models/gpt_oss/modeling_gpt_oss.py, eager_attention_forward.
+        Source: eager_attention_forward of transformers/models/gpt_oss/modeling_gpt_oss.py and of mimo_v2_flash.
         """
-        tape, rows, width = self.tape, scores.rows, scores.width + 1
-        sinks = tape.parameter(1, heads.count, self.weights_dtype, self.base_trains)
+        tape, holds = self.tape, heads.shifts == "held"
+        given = self._with_sinks(scores, heads) if heads.sinks else tape.hold(scores)
 
-        def whole(name: str) -> Tensor:
-            return tape.empty(name, rows, width, scores.dtype)
+        def moved(gradient: Tensor) -> list[Tensor | None]:
+            tape.drop(tape.like(given, "negated gradient"))
+            tape.drop(tape.like(given, "gradient of the largest"))
+            return [tape.view(gradient)]
+
+        def of_softmax(gradient: Tensor) -> list[Tensor | None]:
+            result = tape.like(given, "softmax gradient")
+            tape.drop(tape.like(given, "gradient times softmax"))
+            return [result]
+
+        if not holds:
+            self.drop(scores)
+        kinds = (("largest", given.dtype), ("place of the largest", "int64"))
+        largest = [tape.empty(name, given.rows, 1, dtype) for name, dtype in kinds]
+        shifted = tape.node(tape.like(given, "shifted scores"), [given], largest[1:], moved)
+        self.drop(*largest, given)
+        every = tape.like(given, "softmax")
+        tape.node(every, [shifted], [every], of_softmax)
+        if not holds:
+            self.drop(shifted)
+        weights = every
+        if heads.sinks:
+            weights = Tensor(given.rows, scores.width, given.dtype, every.storage)
+            tape.node(weights, [every], [], lambda gradient: [tape.like(given, "gradient of the scores")])
+        if holds:
+            self.drop(scores)
+        return weights, [shifted] if holds else []
+
+    def _with_sinks(self, scores: Tensor, heads: Heads) -> Tensor:
+        tape = self.tape
+        sinks = tape.parameter(1, heads.count, self.weights_dtype, self.base_trains)
+        out = tape.empty("scores and sink", scores.rows, scores.width + 1, promoted(scores.dtype, sinks.dtype))
 
         def apart(gradient: Tensor) -> list[Tensor | None]:
             learned = tape.like(sinks, "sinks gradient", kind="gradient") if sinks.requires_grad else None
             return [tape.view(gradient), learned]
 
-        def moved(gradient: Tensor) -> list[Tensor | None]:
-            tape.drop(whole("negated gradient"))
-            tape.drop(whole("gradient of the largest"))
-            return [tape.view(gradient)]
-
-        def of_softmax(gradient: Tensor) -> list[Tensor | None]:
-            result = whole("softmax gradient")
-            tape.drop(whole("gradient times softmax"))
-            return [result]
-
-        joined = tape.node(whole("scores and sink"), [scores, sinks], [], apart)
-        largest = [tape.empty(name, rows, 1, dtype) for name, dtype in (("largest", scores.dtype), ("place", "int64"))]
-        shifted = tape.node(whole("shifted scores"), [joined], largest[1:], moved)
-        self.drop(*largest, joined)
-        every = whole("softmax")
-        tape.node(every, [shifted], [every], of_softmax)
-        weights = Tensor(rows, scores.width, scores.dtype, tape.hold(every).storage)
-        tape.node(weights, [every], [], lambda gradient: [whole("gradient of the scores")])
-        self.drop(scores, every)
-        return weights, [shifted]
+        return tape.node(out, [scores, sinks], [], apart)
 
     def _scores(self, query: Tensor, keys: Tensor, heads: Heads) -> Tensor:
         tape, seat = self.tape, self.seat
@@ -164,5 +177,6 @@ class EagerAttention(Linears):
         tape = self.tape
         eager = self.seat.attention == "eager"
         rows = self.seat.sequences * self._seen if eager else query.rows
-        out = tape.empty(f"expanded {name}", rows, query.width, x.dtype)
+        width = heads.count * (heads.values if name == "value" else heads.width)
+        out = tape.empty(f"expanded {name}", rows, width, x.dtype)
         return tape.node(out, [x], [], lambda gradient: [tape.like(x, f"{name} gradient summed")])

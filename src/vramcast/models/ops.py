@@ -33,6 +33,8 @@ class Heads(Struct, frozen=True):
     """tokens that the layer sees at most; 0: all"""
     sinks: bool = False
     """a learned score beside those of the tokens takes a part of the attention"""
+    shifts: Literal["", "held", "freed"] = ""
+    """eager attention takes the largest score off before the softmax, and holds what there was before or not"""
 
     @property
     def shared(self) -> bool:

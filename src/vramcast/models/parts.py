@@ -128,7 +128,7 @@ def gqa(
     def forward(c: Fields, _: int) -> Forward:
         query, key, width = heads(c)
         names = tuple(qk_norm.split()) if qk_norm and c.flag(norm_if) else ()
-        shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width, sinks=sinks)
+        shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width, sinks=sinks, shifts="held" if sinks else "")
         turned = rotary(c) if rotary else 0
         partial = 0 if int(turned) == int(width) else turned
         return GroupedQuery(at, out, shape, fused, names, norm_width == "head", norm_kind, norm_last, partial, rotation)
@@ -154,6 +154,8 @@ class GroupedQuery(Struct, frozen=True):
     partial: Size = 0
     """elements of a head that have positions, where not all do"""
     rotation: Rotation = "halves"
+    scales_values: bool = False
+    """a constant multiplies the values"""
     rotates: bool = True
 
     @property
@@ -187,7 +189,11 @@ class GroupedQuery(Struct, frozen=True):
         for index, name in enumerate(("q_proj", "k_proj")):
             side = ops.by_head(ops.linear(f"{self.at}.{name}", x), joined=self.joined)
             sides.append(side if self.norm_last else self._normed(ops, side, index))
-        return sides[0], sides[1], ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+        value = ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+        if self.scales_values:
+            plain, value = value, ops.times(value)
+            ops.drop(plain)
+        return sides[0], sides[1], value
 
     def _partly(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
         """Positions of a part of every head, which is joined to the rest again."""

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.ops import Operators, Tensor
-from vramcast.models.parts import Part, gated, gqa, head_width, heads, hidden, linear, norm, tensor
+from vramcast.models.ops import Forward, Heads, Operators, Tensor
+from vramcast.models.parts import GroupedQuery, Part, gated, gqa, head_width, heads, hidden, linear, norm, tensor
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import GROUPED, Scores, first_dense, listed, moe, routed, shared, sparse_step, times
 from vramcast.num import Size, whole
@@ -104,6 +104,25 @@ def _mimo_attention(c: Fields, layer: int) -> list[Weight]:
     swa, full = c.get("add_swa_attention_sink_bias"), c.flag("add_full_attention_sink_bias")
     sink = swa is None or bool(swa) if sliding else full
     return [*found, tensor("self_attn.sinks", axis(count))] if sink else found
+
+
+def _mimo_turned(c: Fields) -> Size:
+    """A third of a head, the same in both kinds of layers."""
+    found = c.get("rope_parameters")
+    kinds = cast("dict[str, Any]", found).values() if isinstance(found, dict) else ()
+    said = [cast("dict[str, Any]", kind).get("partial_rotary_factor") for kind in kinds if isinstance(kind, dict)]
+    return c.named("rotary_dim", int(int(c.count("head_dim")) * float(next(filter(None, said), _MIMO_PART))))
+
+
+_MIMO_PART = 0.334
+"""transformers/models/mimo_v2_flash/configuration_mimo_v2_flash.py"""
+
+
+def _mimo_forward(c: Fields, layer: int) -> Forward:
+    count, width, sliding = c.count("num_attention_heads"), c.count("head_dim"), _mimo_slides(c, layer)
+    keys = c.count("num_key_value_heads") * (2 if sliding else 1)
+    shape = Heads(count, keys, width, c.count("v_head_dim", width), sinks=sliding, shifts="freed")
+    return GroupedQuery("self_attn", "o_proj", shape, partial=_mimo_turned(c), scales_values=True)
 
 
 def _zaya_attention(c: Fields, _: int) -> list[Weight]:
@@ -260,7 +279,11 @@ TYPES = {
         ),
     ),
     "mimo_v2_flash": Decoder(
-        _mimo_attention, moe("n_routed_experts", sparse=listed(otherwise=listed("moe_layer_freq")))
+        Part(_mimo_attention, _mimo_forward),
+        moe("n_routed_experts", sparse=listed(otherwise=listed("moe_layer_freq")), scores=GROUPED),
+        rotary=_mimo_turned,
+        eager=True,
+        masks=2,
     ),
     "zaya": Decoder(_zaya_attention, _zaya_experts, more=_zaya_scales, first=_zaya_input, head_bias="lm_head_bias"),
 }
