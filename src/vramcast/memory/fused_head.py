@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from vramcast.memory.experts import Experts
+from vramcast.memory.indexer import Indexer
 from vramcast.memory.tape import Tensor
 from vramcast.num import Size, at_most, up_to
 
 
-class FusedHead(Experts):
-    """`Experts` with fused heads."""
+class FusedHead(Indexer):
+    """`Indexer` with fused heads."""
 
     def fused_loss(self, hidden: Tensor) -> Tensor:
         """A head that never has the whole matrix of logits, as the framework's is made."""

@@ -42,6 +42,18 @@ class Heads(Struct, frozen=True):
         return int(self.keys) != int(self.count)
 
 
+class Index(Struct, frozen=True):
+    """The scorer of sparse attention: its heads, their width and the part with positions, and how many keys it takes."""
+
+    heads: Size
+    width: Size
+    rope: Size
+    top: Size
+    rotation: Rotation
+    own: bool = True
+    """the layer has one; else it takes what an earlier layer chose"""
+
+
 class Operators(Protocol):
     """What a forward may call."""
 
@@ -61,8 +73,10 @@ class Operators(Protocol):
     def rope(self, x: Tensor) -> Tensor: ...
     def clamp(self, x: Tensor, sides: int) -> Tensor: ...
     def attention(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, joined: bool = False
+        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, joined: bool = False, mask: Tensor | None = None
     ) -> Tensor: ...
+    def chosen_keys(self, x: Tensor, queries: Tensor, how: Index) -> Tensor: ...
+    def hide(self, chosen: Tensor, dtype: str) -> tuple[Tensor, list[Tensor]]: ...
     def scale(self, x: Tensor, by: Tensor, name: str) -> Tensor: ...
     def cast(self, x: Tensor, dtype: str) -> Tensor: ...
     def wide_linear(self, name: str, x: Tensor, *, apart: bool = False) -> Tensor: ...

@@ -128,7 +128,8 @@ def gqa(
     def forward(c: Fields, _: int) -> Forward:
         query, key, width = heads(c)
         names = tuple(qk_norm.split()) if qk_norm and c.flag(norm_if) else ()
-        shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width, sinks=sinks, shifts="held" if sinks else "")
+        shifts = "held" if sinks else ""
+        shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width, sinks=sinks, shifts=shifts)
         turned = rotary(c) if rotary else 0
         partial = 0 if int(turned) == int(width) else turned
         return GroupedQuery(at, out, shape, fused, names, norm_width == "head", norm_kind, norm_last, partial, rotation)
