@@ -15,7 +15,14 @@ class Attention(EagerAttention):
     """`Linears` with attention."""
 
     def attention(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, joined: bool = False, mask: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: Heads,
+        *,
+        joined: bool = False,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of all sequences; query, key and value are `tokens * width`. The flash kernel wants keys and
         values of one width (sdp_utils.cpp, check_head_dim_size_flash), and gives what lies as its queries do: head by

@@ -1,4 +1,4 @@
-"""Sparse attention as DeepSeek V3.2 has it: a small scorer chooses the keys of every token, and a mask hides the rest."""
+"""Sparse attention of DeepSeek V3.2: a small scorer chooses the keys of every token, and a mask hides the others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Indexer(Experts):
     """`Experts` with the scorer of sparse attention."""
 
     def chosen_keys(self, x: Tensor, queries: Tensor, how: Index) -> Tensor:
-        """Places (int32) of the keys that the scorer chooses for every token: nothing of it is differentiated. Its product of
-        every token with every key is batched by tokens, so each has a copy of all keys.
+        """Places (int32) of the keys that the scorer chooses for every token: nothing of it is differentiated. Its
+        product of every token with every key is batched by tokens, so each has a copy of all keys.
 
         Source: transformers/models/deepseek_v32/modeling_deepseek_v32.py, DeepseekV32Indexer.forward; ATen matmul.
         """

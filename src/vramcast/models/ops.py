@@ -43,7 +43,7 @@ class Heads(Struct, frozen=True):
 
 
 class Index(Struct, frozen=True):
-    """The scorer of sparse attention: its heads, their width and the part with positions, and how many keys it takes."""
+    """The scorer of sparse attention: its heads, their width, the part with positions, how many keys it takes."""
 
     heads: Size
     width: Size
@@ -73,7 +73,14 @@ class Operators(Protocol):
     def rope(self, x: Tensor) -> Tensor: ...
     def clamp(self, x: Tensor, sides: int) -> Tensor: ...
     def attention(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, joined: bool = False, mask: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: Heads,
+        *,
+        joined: bool = False,
+        mask: Tensor | None = None,
     ) -> Tensor: ...
     def chosen_keys(self, x: Tensor, queries: Tensor, how: Index) -> Tensor: ...
     def hide(self, chosen: Tensor, dtype: str) -> tuple[Tensor, list[Tensor]]: ...
