@@ -16,6 +16,7 @@ from tests.random_jobs import Values, jobs, said
 from vramcast.estimate.resolve import resolve
 from vramcast.estimate.seats import Seats
 from vramcast.estimate.timeline import moments, roles_of
+from vramcast.memory.seat import SIZES as SYMBOLS
 from vramcast.memory.seat import Engine, Seat, named
 from vramcast.memory.term import TERMS, Interval
 
@@ -97,6 +98,11 @@ def _element(sizes: tuple[Any, ...], index: int, layouts: int) -> tuple[int, ...
 def _axes(kind: type) -> list[str]:
     """The size fields of a struct, as its types say."""
     return [name for name, hint in kind.__annotations__.items() if hint == "Size"]
+
+
+def test_every_size_of_a_seat_has_a_symbol() -> None:
+    """What is no size is a mode, and a plan is made for each of its values."""
+    assert set(_axes(Seat)) == set(SYMBOLS)
 
 
 GROUP = {"model": "Qwen/Qwen2.5-0.5B", "gpu": "h100-sxm-80gb", "algorithm": "grpo", "framework": "verl==0.6.0",

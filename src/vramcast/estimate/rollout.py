@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from vramcast.algorithms import serves
 from vramcast.catalog.gpus import Gpu
-from vramcast.estimate.causes import serves
 from vramcast.estimate.lengths import rollout_sequences, total_len
 from vramcast.estimate.resolve import Resolved
 from vramcast.memory.seat import Engine, Seat

@@ -62,7 +62,8 @@ class Model(ScoredLogits):
             return
         self.scope("rotary_emb")
         width = seat.arch.ends.rotary
-        positions = seat.tokens if seat.state == "generate" else seat.seq_len
+        own = seat.state == "generate" or seat.arch.ends.own_positions
+        positions = seat.tokens if own else seat.seq_len
         angles = tape.empty("fp32 angles", positions, width, "fp32")
         cosines, sines = (tape.like(angles, f"fp32 {part}") for part in ("cosines", "sines"))
         tape.drop(angles)

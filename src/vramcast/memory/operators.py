@@ -24,6 +24,8 @@ class Eager:
         self.base_trains = seat.tuning == "full" or learns_whole(seat)
         self.weights: dict[str, Weight] = {}
         """of the block that runs, by their names below it"""
+        self.prefix = ""
+        """of their full names"""
         self.variables: list[Tensor] = []
         """what the block holds until it is through"""
         self.tables: tuple[Tensor, Tensor] | None = None
@@ -33,7 +35,7 @@ class Eager:
     def run(self, block: Blocks, hidden: Tensor) -> Tensor:
         """The forward of a block; the caller holds what it is given."""
         assert block.forward is not None
-        self.weights = {weight.name: weight for weight in block.weights}
+        self.weights, self.prefix = {weight.name: weight for weight in block.weights}, block.prefix
         out = block.forward(self, hidden)
         self.drop(*self.variables)
         self.variables.clear()
@@ -117,12 +119,23 @@ class Eager:
 
     def activate(self, function: str, x: Tensor) -> Tensor:
         """An activation by its name in `hidden_act`; SiLU and GELU keep their input."""
+        if function == "quick_gelu":
+            return self._quick_gelu(x)
         out = self.tape.like(x, function)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
             return [self.tape.like(x, f"{function} gradient")]
 
         return self.tape.node(out, [x], [x], backward)
+
+    def _quick_gelu(self, x: Tensor) -> Tensor:
+        """`x * sigmoid(1.702 * x)`: three operators (transformers/activations.py, QuickGELUActivation)."""
+        scaled = self.times(x)
+        gate = self._pointwise(scaled, "sigmoid", saves=True)
+        self.drop(scaled)
+        out = self.multiply(x, gate)
+        self.drop(gate)
+        return out
 
     # --- normalisation and positions ----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from vramcast.memory.pass_sizes import BlockPass, EndPass, Stack
 from vramcast.memory.plans import planned
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape
-from vramcast.memory.units import learns_whole
+from vramcast.memory.units import learns_to_see, learns_whole
 from vramcast.models.layout import Blocks
 from vramcast.num import Size, total, worst
 
@@ -30,7 +30,7 @@ def stack(seat: Seat) -> Stack:
 
 def _stack(seat: Seat) -> Stack:
     kinds = seat.arch.kinds
-    passes = [_train_block(seat, kind) if seat.records else _infer_block(seat, kind) for kind in kinds]
+    passes = [train_block(seat, kind) if seat.records else infer_block(seat, kind) for kind in kinds]
     order = {layer: index for index, kind in enumerate(kinds) for layer in kind.layers}
     places = tuple([order[layer] for layer in sorted(order)])
     first = _first_block(seat, kinds[places[0]]) or passes[places[0]]
@@ -42,7 +42,7 @@ def _stack(seat: Seat) -> Stack:
 def _first_block(seat: Seat, kind: Blocks) -> BlockPass | None:
     """The block behind the embedding, where it is not like later ones. With adapters and no checkpoints nothing before
     it learns, so it keeps less; what it is given may be of another dtype than what it gives."""
-    learns = seat.tuning == "full" or learns_whole(seat) or seat.recompute == "full"
+    learns = seat.tuning == "full" or learns_whole(seat) or seat.recompute == "full" or learns_to_see(seat)
     if not seat.records or (learns and seat.hidden_dtype == seat.param_dtype):
         return None
     if seat.recompute == "full":
@@ -76,14 +76,18 @@ def new_tape(seat: Seat, *, records: bool) -> Model:
     return Model(Tape(records=records, accumulates=seat.adds_gradients), seat)
 
 
-def _infer_block(seat: Seat, kind: Blocks) -> BlockPass:
+def infer_block(seat: Seat, kind: Blocks) -> BlockPass:
+    """A block of which nothing is kept."""
     ops = new_tape(seat, records=False)
     _, since = _forward_block(ops, kind)
     return BlockPass(0, 0, ops.tape.alive("cast", since), 0, ops.tape.peak(since), 0, 0)
 
 
-def _train_block(seat: Seat, kind: Blocks) -> BlockPass:
-    return _plain_block(seat, kind) if seat.recompute == "none" else _checkpointed_block(seat, kind)
+def train_block(seat: Seat, kind: Blocks, input_learns: bool = True) -> BlockPass:
+    """A block forward and backward. Only layers are recomputed."""
+    if seat.recompute == "none" or not kind.layers:
+        return _plain_block(seat, kind, input_learns=input_learns)
+    return _checkpointed_block(seat, kind)
 
 
 def _forward_block(
@@ -241,8 +245,9 @@ def _mask(ops: Model) -> Size:
 
 
 def _leaf(seat: Seat) -> Size:
-    """The embedding's output, a leaf that stays beside its multiple."""
-    return _embedded(seat) if seat.arch.ends.multiplies and seat.inputs_require_grad else 0
+    """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images."""
+    changed = seat.arch.ends.multiplies or seat.sees
+    return _embedded(seat) if changed and seat.inputs_require_grad else 0
 
 
 def _embedded(seat: Seat) -> Size:

@@ -18,7 +18,7 @@ from vramcast.models.arch import Arch
 from vramcast.num import Later, Named
 
 Passes = TypeVar("Passes", bound="tuple[Any, ...]")
-_APART = frozenset("role state phase instant inner when process leads gpu engine memo served arch".split())
+_APART = frozenset("role state phase instant inner when process leads gpu engine memo arch".split())
 """fields of a seat that no pass reads"""
 _MODES = tuple(name for name in Seat.__struct_fields__ if name not in SIZES and name not in _APART)
 _MOST = 512
@@ -31,9 +31,9 @@ _plans: dict[tuple[Any, ...], tuple[Arch, Plan]] = {}
 def planned(seat: Seat, what: str, make: Callable[[Seat], Passes]) -> Passes:
     """`make(seat)`, by the plan of the seat's modes: made at the first seat that has them.
 
-    Named sizes are told from the tape itself, whose texts they carry.
+    Named sizes are told from the tape itself, whose texts they carry; a traced model has rows for some sizes only.
     """
-    if isinstance(seat.sequences, (Named, Later)):
+    if isinstance(seat.sequences, (Named, Later)) or seat.arch.measured is not None:
         return make(seat)
     key = (what, id(seat.arch), *seat.once("modes", lambda: _modes(seat)))
     found = _plans.get(key)

@@ -36,6 +36,8 @@ SIZES = {
     "ranks": "ranks",
     "gpus": "gpus",
     "sync_bucket": "bucket",
+    "images": "image_tokens",
+    "served": "served",
 }
 """Size fields of a seat → the symbol a formula shows."""
 
@@ -76,6 +78,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     prompt_len: Size = 0
     longest: Size = 0
     """tokens that generation ends with"""
+    images: Size = 0
+    """of them, those that images take"""
     scored_len: Size = 0
     """tokens of each sequence that the loss scores"""
     entropy_chunk: Size = 0
@@ -141,6 +145,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     attention: str = "flash"
     one_sequence: bool = False
     """a micro-batch is one sequence: products of heads need no copies"""
+    sees: bool = False
+    """sequences have images"""
     labels_unknown: bool = False
     """nobody said which share of the tokens is scored: the point takes all"""
     caches: bool = False
@@ -181,6 +187,8 @@ class Seat(Struct, frozen=True, kw_only=True):
         what a packed MLP is given, and so of what it gives."""
         if self.norms_fp32:
             return "fp32"
+        if self.autocast and self.arch.ends.narrow:
+            return self.compute_dtype
         return promoted(self.param_dtype, self.compute_dtype) if self.autocast else self.param_dtype
 
     @property
@@ -213,8 +221,8 @@ class Seat(Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """The role does something, or its weights are being sent: those of the policy."""
-        return self.state not in ("rest", "absent") or (self.phase == "sync" and self.role == "policy")
+        """The role does something, or its weights are being sent: those of what learns."""
+        return self.state not in ("rest", "absent") or (self.phase == "sync" and self.trains)
 
     def resident(self, what: str) -> bool:
         """Whether weights or optimizer states are on the GPU now."""

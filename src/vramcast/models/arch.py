@@ -92,6 +92,11 @@ class Arch(Struct, frozen=True, kw_only=True):
         return self.once("root", lambda: tuple(block for block in self.layout.blocks if not block.layers))
 
     @property
+    def sees(self) -> bool:
+        """It has blocks that wait for images."""
+        return any(block.needs.startswith("images") for block in self.layout.blocks)
+
+    @property
     def embedding(self) -> Weight:
         """The table of tokens."""
         return next(block.weights[0] for block in self.layout.blocks if block.name == "embedding")
@@ -108,8 +113,8 @@ class Arch(Struct, frozen=True, kw_only=True):
 
     @property
     def linears(self) -> tuple[str, ...]:
-        """Names of the linear layers of the kinds: what `all-linear` means."""
-        found = (name.rpartition(".")[2] for block in self.kinds for name in block.linears())
+        """Names of the linear layers of the model, towers too: what `all-linear` means."""
+        found = (name.rpartition(".")[2] for block in self.layout.blocks for name in block.linears())
         return tuple(dict.fromkeys(found))
 
     def times(self, block: Blocks) -> Size:
@@ -122,9 +127,13 @@ class Arch(Struct, frozen=True, kw_only=True):
 
     def tensors(self) -> Iterable[tuple[Blocks, Weight, Size]]:
         """(block, tensor, how many of it), over the whole model; a tied head is no tensor of its own."""
-        for block in sorted(self.layout.blocks, key=lambda block: bool(block.layers)):
-            for weight in block.weights:
-                yield block, weight, self.times(block)
+        for block, count in self.counted():
+            yield from ((block, weight, count) for weight in block.weights)
+
+    def counted(self) -> list[tuple[Blocks, Size]]:
+        """(block, how many of it), what is in no layer first."""
+        root_first = sorted(self.layout.blocks, key=lambda block: bool(block.layers))
+        return [(block, self.times(block)) for block in root_first]
 
     def named(self) -> Arch:
         """The same with sizes that carry the symbols that formulas show."""

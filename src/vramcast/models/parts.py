@@ -346,10 +346,10 @@ def _kind(name: str, weights: Iterable[Weight], prefix: str) -> str:
     return f"{name}: {' + '.join(alone or shown)}"
 
 
-def single(name: str, prefix: str, weights: Iterable[Weight]) -> list[Blocks]:
+def single(name: str, prefix: str, weights: Iterable[Weight], forward: Forward | None = None) -> list[Blocks]:
     """A part of the model that is there once."""
     found = tuple(weights)
-    return [Blocks(name, prefix, (), found)] if found else []
+    return [Blocks(name, prefix, (), found, forward)] if found else []
 
 
 def either(test: Callable[[Fields, int], bool], yes: Weights, no: Weights) -> Weights:

@@ -7,6 +7,7 @@ from vramcast.memory.pass_sizes import BlockPass, EndPass, Stack
 from vramcast.memory.passes import end_pass, sparse_end_pass, stack, tied_gradient
 from vramcast.memory.promotion import promoted
 from vramcast.memory.seat import Seat
+from vramcast.memory.sight import sight_pass
 from vramcast.memory.term import Interval, term
 from vramcast.memory.terms.cache import kept
 from vramcast.num import Size, at_most, total, worst
@@ -22,15 +23,23 @@ def _without_grad(seat: Seat) -> bool:
     return seat.engine is None and seat.state in ("infer", "generate")
 
 
-@term("inputs", lives=lambda seat: _in_step(seat) or _without_grad(seat), source=_TRACED)
+def _has_inputs(seat: Seat) -> bool:
+    return _in_step(seat) or _without_grad(seat) or (seat.trains and seat.sees and seat.state == "step")
+
+
+@term("inputs", lives=_has_inputs, source=_TRACED)
 def inputs(seat: Seat) -> Size:
-    """Token ids and the attention mask (8 bytes a token each) and, while blocks run, the rope tables. Small, but for
-    eager attention's mask of every pair of tokens: 2 bytes × micro-batch × length², 4 with fp32 weights."""
+    """Token ids and the attention mask (8 bytes a token each), the pixels of images in fp32 and, while blocks run, the
+    rope tables. Small, but for eager attention's mask of every pair of tokens: 2 bytes × micro-batch × length², 4 with
+    fp32 weights."""
+    pixels = sight_pass(seat).pixels if seat.sees else 0
+    if seat.state == "step":  # the loop has its batch until it takes the next one: ids are nothing beside pixels
+        return pixels
     end = end_pass(seat)
     mask = end.mask if _masked(seat) else 0
     if seat.instant in ("embedding", "first token"):
-        return end.inputs + (mask if seat.reentrant else 0)
-    return end.inputs + end.tables + mask
+        return end.inputs + pixels + (mask if seat.reentrant else 0)
+    return end.inputs + pixels + end.tables + mask
 
 
 def _masked(seat: Seat) -> bool:
@@ -144,14 +153,14 @@ def activations_block(seat: Seat) -> Size:
     layers, end = stack(seat), end_pass(seat)
     if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
         return end.front + end.hidden + layers.most(_forward)
-    waits = tied_gradient(seat) if _tied_waits(seat) else 0
+    waits, leaf = tied_gradient(seat) if _tied_waits(seat) else 0, end.leaf if seat.sees else 0
     match seat.instant:
         case "first block" if seat.state == "backward":
             return (_inner_backward(layers) if seat.inner else _backward(layers.last)) + waits
         case "last block" if seat.state == "backward":
-            return _backward(layers.first) + waits
+            return _backward(layers.first) + waits + leaf
         case "embedding":
-            return end.embedding - end.embedding_gradient + waits
+            return end.embedding - end.embedding_gradient + waits + leaf
         case _:
             return _last_forward(layers)
 

@@ -11,6 +11,7 @@ from vramcast.memory.units import (
     gathered_block,
     gathered_layers,
     gathered_root,
+    learned_parameters,
     learns_whole,
     reduced_block,
     reduced_root,
@@ -146,7 +147,7 @@ def gradients_unsharded(seat: Seat) -> Size:
 
 
 def _learning(seat: Seat) -> Size:
-    return gathered_root(seat) if learns_whole(seat) else trainable_parameters(seat)
+    return gathered_root(seat) if learns_whole(seat) else learned_parameters(seat)
 
 
 def _new_beside_kept(seat: Seat) -> bool:

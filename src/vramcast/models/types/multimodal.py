@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Blocks, Ends, Weight, axis
+from vramcast.models.layout import Blocks, Ends, Need, Sight, Weight, axis
 from vramcast.models.parts import either, gated, gqa, hidden, linear, norm, tensor
 from vramcast.models.types import qwen_vision, towers
 from vramcast.models.types.decoder import Decoder
@@ -32,6 +32,10 @@ class Multimodal(Struct, frozen=True):
     """`text_config.tie_word_embeddings` alone ties the head too"""
     flat: bool = False
     """older configs spell the language model's fields beside `vision_config`"""
+    sight: Callable[[Fields], Sight | None] | None = None
+    """what the tower runs on, where its forward is written"""
+    axes: bool = False
+    """positions have three axes (M-RoPE), and each sequence its own"""
 
     def blocks(self, c: Fields) -> list[Blocks]:
         section = c.flat("text_config") if self.flat else self.section(c)
@@ -39,13 +43,15 @@ class Multimodal(Struct, frozen=True):
         tied = c.flag(self.tied) or bool(self.text_ties and section.given("tie_word_embeddings"))
         section.given("tie_word_embeddings")
         decoder = text.blocks(section, self.prefix, self.head, tied)
-        return [*self.tower(c, section.count("hidden_size")), *decoder]
+        seen = self.tower(c, section.count("hidden_size"))
+        return [*(structs.replace(block, needs=block.needs or _need(block)) for block in seen), *decoder]
 
     def ends(self, c: Fields) -> Ends:
         """Those of the language model."""
         section = c.flat("text_config") if self.flat else self.section(c)
         text = self.text if isinstance(self.text, Decoder) else self.named(c, self.text)
-        return text.ends(section)
+        sight = self.sight(c) if self.sight else None
+        return structs.replace(text.ends(section), own_positions=self.axes, sight=sight)
 
     def section(self, c: Fields) -> Fields:
         """The language model's fields, with the defaults of its own type if it is one."""
@@ -61,6 +67,10 @@ class Multimodal(Struct, frozen=True):
         if model_type not in known:
             c.wrong(f"text_config.model_type = {model_type!r} is not known", allowed=", ".join(known))
         return known.get(model_type, next(iter(known.values())))
+
+
+def _need(block: Blocks) -> Need:
+    return "sound" if block.name.startswith("audio") else "images"
 
 
 def _crosses(c: Fields, layer: int) -> bool:
@@ -130,17 +140,18 @@ _M3 = Decoder(
         dense=gated(fused="gate_up_proj", width=lambda c: axis(c.count("dense_intermediate_size"))),
     ),
 )
+_LLAVA = {name: DENSE[name] for name in ("llama", "mistral", "qwen2")}
 _MISTRAL = {"mistral": DENSE["mistral"], "ministral3": DENSE["mistral"]}
 
 TYPES = {
-    "qwen2_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2, flat=True),
-    "qwen2_5_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2_5, flat=True),
-    "qwen3_vl": Multimodal(DENSE["qwen3"], qwen_vision.qwen3(deep=True)),
-    "qwen3_vl_moe": Multimodal(MOE["qwen3_moe"], qwen_vision.qwen3(deep=True)),
-    "qwen3_5": Multimodal(QWEN3_5, qwen_vision.qwen3(deep=False)),
-    "qwen3_5_moe": Multimodal(QWEN3_5_MOE, qwen_vision.qwen3(deep=False)),
-    "gemma3": Multimodal(DENSE["gemma3_text"], towers.siglip),
-    "llava": Multimodal({name: DENSE[name] for name in ("llama", "mistral", "qwen2")}, towers.clip),
+    "qwen2_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2, flat=True, sight=qwen_vision.sight, axes=True),
+    "qwen2_5_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2_5, flat=True, sight=qwen_vision.sight, axes=True),
+    "qwen3_vl": Multimodal(DENSE["qwen3"], qwen_vision.qwen3(deep=True), axes=True),
+    "qwen3_vl_moe": Multimodal(MOE["qwen3_moe"], qwen_vision.qwen3(deep=True), axes=True),
+    "qwen3_5": Multimodal(QWEN3_5, qwen_vision.qwen3(deep=False), axes=True),
+    "qwen3_5_moe": Multimodal(QWEN3_5_MOE, qwen_vision.qwen3(deep=False), axes=True),
+    "gemma3": Multimodal(DENSE["gemma3_text"], towers.siglip, sight=towers.siglip_sight),
+    "llava": Multimodal(_LLAVA, towers.clip, sight=towers.clip_sight),
     "mistral3": Multimodal(_MISTRAL, towers.pixtral),
     "kimi_k25": Multimodal({"kimi_k2": DEEPSEEK, "deepseek_v3": DEEPSEEK}, towers.kimi),
     "minimax_m3_vl": Multimodal(_M3, towers.minimax, text_ties=True),

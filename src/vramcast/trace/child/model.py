@@ -83,7 +83,7 @@ def _from_config(question: Question, tracker: Tracker) -> Any:
     implementation = _implementation(question, config, tracker)
     dtype = DTYPES[question.weights_dtype]
     own = {"trust_remote_code": True} if question.code else {}
-    if _sees(config):
+    if _sees(config) and not question.image_tokens:
         tracker.assumed.setdefault("batches are text: towers for images and sound are loaded and do not run")
     with torch.device("meta"), _own_code(question):
         model = _auto(config).from_config(config, dtype=dtype, attn_implementation=implementation, **own)

@@ -55,7 +55,9 @@ def _selection(question: Question) -> Stand:
 def _sum(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Autograd adds a gradient into one that it alone holds."""
     total, more = args
-    if tracker.phase != "backward" or not isinstance(more, torch.Tensor) or total.shape != more.shape:
+    if not isinstance(total, torch.Tensor) or not isinstance(more, torch.Tensor):
+        return NotImplemented
+    if tracker.phase != "backward" or total.shape != more.shape:
         return NotImplemented
     if total.dtype != more.dtype or not _engine_asks() or not _is_alone(total):
         return NotImplemented
