@@ -203,6 +203,8 @@ class Layout(Struct, frozen=True, kw_only=True):
     ends: Ends = Ends()
     assumed: tuple[tuple[str, str, str], ...] = ()
     """(field, value, whose default it is) of what the config leaves out"""
+    counted: str = ""
+    """the class that was counted, where no table has the type: how it is cut and what it caches is not known"""
 
     @property
     def params(self) -> Size:
