@@ -107,7 +107,7 @@ SCANNED = ("mamba", "falcon_mamba", "jamba")
 JOB = {
     "gpu": "a100-sxm-80gb", "framework": "transformers==5.24.0", "algorithm": "sft", "micro_batch": 2,
     "seq_len": SEQ_LEN, "labelled_frac": 1.0, "accumulation": 1, "weights_dtype": "bf16", "compute_dtype": "bf16",
-    "autocast": False, "attention": "flash", "loss": "full",
+    "autocast": False, "loss": "full",
 }  # fmt: skip
 
 

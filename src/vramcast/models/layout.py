@@ -174,6 +174,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the last norm's name; "" for none"""
     multiplies: bool = False
     """constants multiply the embedding and the logits"""
+    scales_hidden: bool = False
+    """a constant multiplies what the head is given instead"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
     own_positions: bool = False

@@ -127,6 +127,8 @@ class Decoder(Struct, frozen=True):
     """width of the tables of rotary positions"""
     multiplies: Flag = False
     """constants multiply the embedding, what layers add, and the logits"""
+    scales_hidden: bool = False
+    """not the logits, but what the head is given; and the embedding within its module (MiniCPM)"""
     wide_tables: bool = False
     """those tables stay fp32"""
     eager: bool = False
@@ -167,7 +169,8 @@ class Decoder(Struct, frozen=True):
         return Ends(
             norm=self.norm,
             final=self.final,
-            multiplies=c.flag(self.multiplies),
+            multiplies=c.flag(self.multiplies) and not self.scales_hidden,
+            scales_hidden=self.scales_hidden,
             rotary=self.rotary(c) if self.rotary else 0,
             wide_tables=self.wide_tables,
             eager=self.eager,

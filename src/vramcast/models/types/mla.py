@@ -260,6 +260,6 @@ TYPES = {
     "deepseek_v32": _decoder(latent("pairs", indexed="halves"), _LISTED),
     "glm_moe_dsa": _decoder(either(_scores, _GLM_OWN, _GLM_SHARED), _LISTED),
     "glm4_moe_lite": _decoder(_PAIRS, moe("n_routed_experts", shared_part=_SHARED, sparse=listed(), scores=GROUPED)),
-    "minicpm3": _decoder(latent(), gated("mlp_bias"), multiplies=True),
+    "minicpm3": _decoder(latent(), gated("mlp_bias"), multiplies=True, scales_hidden=True),
     "deepseek_v4": _V4(_v4_attention, moe("n_routed_experts", shared_part=_V4_SHARED), more=_v4_connections),
 }

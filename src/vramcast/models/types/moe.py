@@ -275,6 +275,7 @@ TYPES = {
             shared_part=shared(times("num_shared_experts"), bias="mlp_bias"),
             sparse=listed(),
             dense=gated("mlp_bias"),
+            wide_sum="enable_moe_fp32_combine",
             scores=Scores("sigmoid", wide=True, biased=True, shares=True, in_place=False, scaled=True),
         ),
     ),
