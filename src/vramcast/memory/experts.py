@@ -214,7 +214,7 @@ class Experts(Views):
         def backward(gradient: Tensor) -> list[Tensor | None]:
             grad_weight = tape.like(weight, f"{name} gradient", kind="gradient") if weight.requires_grad else None
             grad_x = tape.like(low, "input gradient") if low.requires_grad else None
-            return [grad_x, grad_weight, *(tape.view(gradient) for _ in added)]
+            return [grad_x, grad_weight, *(tape.view(gradient) if one.requires_grad else None for one in added)]
 
         saved = [low, ends] if weight.requires_grad else [ends]
         tape.node(out, [low, weight, *added], saved, backward)
