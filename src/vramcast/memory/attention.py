@@ -15,11 +15,18 @@ class Attention(EagerAttention):
     """`Linears` with attention."""
 
     def attention(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, joined: bool = False
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: Heads,
+        *,
+        joined: bool = False,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of all sequences; query, key and value are `tokens * width`. The flash kernel wants keys and
         values of one width (sdp_utils.cpp, check_head_dim_size_flash), and gives what lies as its queries do: head by
-        head where they were `joined`, and then it is copied into rows."""
+        head where they were `joined`, and then it is copied into rows. It knows no `mask` either."""
         seat = self.seat
         if seat.attention == "eager":
             return self._eager(query, key, value, heads)
@@ -27,9 +34,10 @@ class Attention(EagerAttention):
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
-        masked = int(heads.window) in seat.masked
-        if seat.attention == "efficient" or masked or int(heads.width) != int(heads.values):
-            out = self._efficient(query, key, value, heads, masked=masked)
+        masks = [] if mask is None else [mask]
+        bound = mask is None and int(heads.window) in seat.masked
+        if seat.attention == "efficient" or masks or bound or int(heads.width) != int(heads.values):
+            out = self._efficient(query, key, value, heads, masks, bound=bound)
         else:
             out = self._flash(query, key, value, heads)
             if joined:
@@ -74,7 +82,7 @@ class Attention(EagerAttention):
         return [self.tape.like(query, f"expanded {name} gradient") for name in ("key", "value")]
 
     def _efficient(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, masked: bool = False
+        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, masks: list[Tensor], *, bound: bool
     ) -> Tensor:
         """Memory-efficient attention: keys and values are first expanded to all heads (before torch 2.14 the kernel has
         no grouped heads); rows of the log-sum-exp are padded to 32. Backward adds an fp32 row sum. A window's mask of
@@ -85,7 +93,7 @@ class Attention(EagerAttention):
         """
         tape, seat = self.tape, self.seat
         key, value = (self._expanded(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
-        bias = [tape.empty("mask in numbers", seat.tokens, seat.seq_len, query.dtype)] if masked else []
+        bias = [tape.empty("mask in numbers", seat.tokens, seat.seq_len, query.dtype)] if bound else []
         out = tape.empty("attention output", query.rows, heads.count * heads.values, query.dtype)
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
         log_sum = tape.empty("log-sum-exp", padded_rows, heads.count, "fp32")
@@ -97,7 +105,7 @@ class Attention(EagerAttention):
             tape.drop(row_sum)
             return grads
 
-        tape.node(out, [query, key, value], [query, key, value, *bias, out, log_sum], backward)
+        tape.node(out, [query, key, value], [query, key, value, out, log_sum, *bias, *masks], backward)
         self.drop(log_sum, key, value, *bias)
         return out
 

@@ -29,7 +29,9 @@ class ScoredLogits(FusedHead):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         arch = self.seat.arch
-        logits = self._base("lm_head", hidden, arch.hidden, arch.vocab, bias=False)
+        given = self.times(hidden) if arch.ends.scales_hidden else self._alias(hidden)
+        logits = self._base("lm_head", given, arch.hidden, arch.vocab, bias=False)
+        self.drop(given)
         if arch.ends.logits:
             plain, logits = logits, self.times(logits)
             self.drop(plain)

@@ -82,15 +82,18 @@ class Views(Attention):
         return out
 
     def turn(self, x: Tensor, how: Rotation) -> Tensor:
-        """Rotary positions of a part of every head: by halves, by pairs, or as complex numbers."""
+        """Rotary positions of a head or of a part of it: a sum with a rotated copy, a product of each half or of every
+        second element with each table, or a product of complex numbers."""
         if how == "halves":
             return self.rope(x)
-        return self._turned_pairs(x) if how == "pairs" else self._turned_complex(x)
+        return self._turned_complex(x) if how == "complex" else self._turned_pairs(x, how == "chunks")
 
-    def _turned_pairs(self, x: Tensor) -> Tensor:
-        """Even and odd elements are views; each half of the result is a sum of two products.
+    def _turned_pairs(self, x: Tensor, chunks: bool) -> Tensor:
+        """Both halves of the elements are views; each half of the result is a sum of two products. The gradients of
+        chunks are put together, those of slices added.
 
-        Source: transformers/models/deepseek_v3/modeling_deepseek_v3.py, apply_rotary_pos_emb_interleave.
+        Source: transformers/models: deepseek_v3/modeling_deepseek_v3.py, apply_rotary_pos_emb_interleave;
+        gpt_oss/modeling_gpt_oss.py, _apply_rotary_emb.
         """
         tape, tables = self.tape, self.tables
         assert tables is not None
@@ -111,9 +114,12 @@ class Views(Attention):
             sums = halves("half gradient", 2)
             products = halves("half gradient", 2)
             tape.drop(*products)
-            result = tape.like(x, "slice gradient")
+            result = tape.like(x, "gradient of a half")
+            if chunks:
+                tape.drop(*sums)
+                return [result]
             tape.drop(sums[0])
-            other = tape.like(x, "slice gradient")
+            other = tape.like(x, "gradient of a half")
             tape.drop(sums[1], other)
             return [result]
 

@@ -192,12 +192,18 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the embedding goes through a dropout while the model trains"""
     tables_each: bool = False
     """each of these has tables of positions of its own"""
+    scales_hidden: bool = False
+    """a constant multiplies what the head is given"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
     wide_tables: bool = False
     """the tables are fp32 whatever the hidden states are"""
+    eager: bool = False
+    """there is no attention but eager"""
+    masks: int = 1
+    """masks that eager attention is given: one for each kind of layer"""
     narrow: bool = False
     """hidden states begin as a product, which autocast makes in low precision, and stay so"""
     sight: Sight | None = None

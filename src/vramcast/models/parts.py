@@ -120,16 +120,17 @@ def gqa(
     rotary: Callable[[Fields], Size] | None = None,
     joins: bool = False,
     turns: Callable[[Fields, int], bool] = _always,
-    how: Rotation = "halves",
+    rotation: Rotation = "halves",
     interleaves: bool = False,
     cap: str = "",
+    sinks: bool = False,
     extra: Weights | None = None,
 ) -> Part:
     """Grouped-query attention: q, k, v (or `fused`), output, and the norms of queries and keys.
 
     `norm_width`: "head" (one scale for all heads) or "all" (over the whole projection). `norm_last`: behind the
     positions. `rotary`: elements of a head that have positions, where not all do; `joins`: they are joined to the
-    rest even if there is none. `turns`: whether a layer has positions at all; `how`: what they turn: halves of a head,
+    rest even if there is none. `turns`: whether a layer has positions at all; `rotation`: what they turn: halves of a head,
     or "stacked" pairs in fp32 (Cohere), or by fp32 tables ("wide": OLMo 2), or each product in fp32 ("widened": ERNIE). `interleaves`: by
     tables of its own. `cap`: the field of a soft cap on eager scores.
     """
@@ -151,13 +152,17 @@ def gqa(
     def forward(c: Fields, layer: int) -> Forward:
         query, key, width = heads(c)
         names = tuple(qk_norm.split()) if qk_norm and c.flag(norm_if) else ()
-        shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width, window_of(c, layer), bool(cap) and c.get(cap) is not None)
+        capped = bool(cap) and c.get(cap) is not None
+        shape = Heads(
+            query.pieces[0].count, key.pieces[0].count, width, width,
+            window_of(c, layer), capped, sinks, "held" if sinks else "",
+        )  # fmt: skip
         turned = rotary(c) if rotary else 0
         partial = 0 if int(turned) == int(width) and not joins else turned
-        by_head = norm_width == "head"
         return GroupedQuery(
-            at, out, shape, fused, names, by_head, norm_kind, norm_last, partial, turns(c, layer), how, interleaves
-        )
+            at, out, shape, fused, names, norm_width == "head", norm_kind, norm_last, partial,
+            rotation=rotation, rotates=turns(c, layer), interleaves=interleaves,
+        )  # fmt: skip
 
     return Part(part, forward)
 
@@ -188,14 +193,21 @@ class GroupedQuery(Struct, frozen=True):
     """norms stand behind the positions"""
     partial: Size = 0
     """elements of a head that have positions, where not all do"""
+    rotation: Rotation = "halves"
+    scales_values: bool = False
+    """a constant multiplies the values"""
     rotates: bool = True
-    how: Rotation = "halves"
     interleaves: bool = False
     """each layer makes tables of its own, each number twice"""
     scales: bool = False
     """queries are multiplied with a constant"""
     splits: bool = False
     """the fused projection is split by one operator, not sliced by three"""
+
+    @property
+    def joined(self) -> bool:
+        """Queries and keys are put together of parts of a head."""
+        return bool(self.partial) or self.rotation in ("chunks", "pairs", "complex")
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         heads = self.heads
@@ -210,13 +222,12 @@ class GroupedQuery(Struct, frozen=True):
         if self.norm_last:
             query, key = self._normed(ops, query, 0), self._normed(ops, key, 1)
         key, value = ops.cache(key, value)
-        mixed = ops.attention(query, key, value, heads, joined=bool(self.partial))
+        mixed = ops.attention(query, key, value, heads, joined=self.joined)
         out = ops.linear(f"{self.at}.{self.out}", mixed)
         ops.drop(mixed, query, key, value)
         return out
 
     def _project(self, ops: Operators, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        joined = bool(self.partial)
         if self.fused:
             return self._cut(ops, ops.linear(f"{self.at}.{self.fused}", x))
         sides: list[Tensor] = []
@@ -225,21 +236,25 @@ class GroupedQuery(Struct, frozen=True):
             if self.scales and not index:
                 plain, side = side, ops.times(side)
                 ops.drop(plain)
-            side = ops.by_head(side, joined=joined)
+            side = ops.by_head(side, joined=self.joined)
             sides.append(side if self.norm_last else self._normed(ops, side, index))
-        return sides[0], sides[1], ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+        value = ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+        if self.scales_values:
+            plain, value = value, ops.times(value)
+            ops.drop(plain)
+        return sides[0], sides[1], value
 
     def _turned(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
         """Queries and keys with positions."""
         if self.partial:
             return self._partly(ops, query, key)
-        if self.how not in ("stacked", "wide", "widened"):
-            return ops.turn(query, self.how), ops.turn(key, self.how)
+        if self.rotation not in ("stacked", "wide", "widened"):
+            return ops.turn(query, self.rotation), ops.turn(key, self.rotation)
         given = query, key
-        sides = [ops.cast(x, "fp32") if self.how == "stacked" else x for x in given]
-        wide = [ops.rope(x, widens=self.how == "widened") for x in sides]
+        sides = [ops.cast(x, "fp32") if self.rotation == "stacked" else x for x in given]
+        wide = [ops.rope(x, widens=self.rotation == "widened") for x in sides]
         turned = tuple(ops.cast(x, before.dtype) for x, before in zip(wide, given, strict=True))
-        ops.drop(*wide, *(sides if self.how == "stacked" else ()))
+        ops.drop(*wide, *(sides if self.rotation == "stacked" else ()))
         return turned
 
     def _cut(self, ops: Operators, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -247,7 +262,7 @@ class GroupedQuery(Struct, frozen=True):
         heads = self.heads
         widths = (heads.count * heads.width, heads.keys * heads.width, heads.keys * heads.values)
         sides = ops.split(fused, *widths) if self.splits else ops.slices(fused, *widths)
-        query, key, value = (ops.by_head(x, joined=bool(self.partial)) for x in sides)
+        query, key, value = (ops.by_head(x, joined=self.joined) for x in sides)
         ops.drop(fused)
         return query, key, value
 

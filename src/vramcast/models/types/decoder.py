@@ -183,6 +183,8 @@ class Decoder(Struct, frozen=True):
     """the attention that the class takes where nobody says one"""
     wide_tables: bool = False
     """tables of rotary positions are fp32"""
+    scales_hidden: bool = False
+    """not the logits, but what the head is given is multiplied; and the embedding within its module (MiniCPM)"""
     first: Weights = none
     """what stands between embedding and layers"""
     more: Weights = none
@@ -225,11 +227,12 @@ class Decoder(Struct, frozen=True):
             tables_each=self.tables_each,
             learned="own" if self.own_positions else "shared" if self.positions else "",
             drops=bool(self.embeds) and bool(c.get(self.embeds)),
-            scales=self.scales or c.flag(self.multiplies),
-            logits="scaled" if c.flag(self.multiplies) else self.logits(c),
+            scales=self.scales or (c.flag(self.multiplies) and not self.scales_hidden),
+            logits="scaled" if c.flag(self.multiplies) and not self.scales_hidden else self.logits(c),
             kernel=self.kernel,
             wide_tables=self.wide_tables,
             spans=tuple(dict.fromkeys(int(window_of(c, layer)) for layer in range(self.layer_count(c)))),
+            scales_hidden=self.scales_hidden,
             rotary=self.rotary(c) if self.rotary else 0,
         )
 

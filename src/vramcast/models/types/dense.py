@@ -92,7 +92,7 @@ TYPES = {
     "arcee": Decoder(_BIASED, plain("mlp.up_proj mlp.down_proj", "mlp_bias")),
     "seed_oss": Decoder(gqa("attention_bias", "attention_out_bias"), gated("mlp_bias"), dropout="residual_dropout"),
     "ernie4_5": Decoder(
-        gqa("use_bias", "use_bias", how="widened", interleaves=True), gated("use_bias"), wide_tables=True
+        gqa("use_bias", "use_bias", rotation="widened", interleaves=True), gated("use_bias"), wide_tables=True
     ),
     "helium": Decoder(Part(_helium, _HELIUM.forward), gated("mlp_bias"), norm="rms_wide"),
     "hunyuan_v1_dense": Decoder(
@@ -111,7 +111,7 @@ TYPES = {
         rotary=rotary_width(0.5),
     ),
     "cohere": Decoder(
-        gqa("attention_bias", "attention_bias", extra=_cohere_norms, how="stacked"),
+        gqa("attention_bias", "attention_bias", extra=_cohere_norms, rotation="stacked"),
         gated(),
         norms="input_layernorm",
         order="parallel",
@@ -119,7 +119,7 @@ TYPES = {
         logits=scaled_logits,
     ),
     "cohere2": Decoder(
-        gqa("attention_bias", "attention_bias", how="stacked", turns=_slides),
+        gqa("attention_bias", "attention_bias", rotation="stacked", turns=_slides),
         gated(),
         norms="input_layernorm",
         order="parallel",
@@ -128,7 +128,7 @@ TYPES = {
     ),
     "exaone4": Decoder(gqa(qk_norm=_QK), gated(), norms=POST_NORM, order="post"),
     "olmo": Decoder(
-        gqa("attention_bias", "attention_bias", how="wide"),
+        gqa("attention_bias", "attention_bias", rotation="wide"),
         gated(),
         norms="",
         final="",
@@ -137,7 +137,7 @@ TYPES = {
         wide_tables=True,
     ),
     "olmo2": Decoder(
-        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide", how="wide"),
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide", rotation="wide"),
         gated(),
         norms=POST_NORM,
         order="post",
@@ -145,7 +145,7 @@ TYPES = {
         wide_tables=True,
     ),
     "olmo3": Decoder(
-        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide", how="wide"),
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide", rotation="wide"),
         gated(),
         norms=POST_NORM,
         order="post",
