@@ -36,7 +36,7 @@ layers: setup
 	$(BIN)/lint-imports
 
 docs: setup  ## docs/articles.md, every figure of it computed anew
-	$(BIN)/python -m vramcast.articles > docs/articles.md.new
+	$(BIN)/python -m vramcast.rules_of_thumb > docs/articles.md.new
 	mv docs/articles.md.new docs/articles.md
 
 ci: lint types layers fuzz test  ## tests last: their closing line is the verdict

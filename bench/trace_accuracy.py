@@ -14,10 +14,9 @@ from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from vramcast.bench import Reading, bench
-from vramcast.bench.method import Method
 from vramcast.trace import trace
 from vramcast.trace.process import Child
+from vramcast.validation import Reading, bench
 
 RUNS = Path(__file__).parent / "runs" / "tesla_t4.jsonl"
 
@@ -65,7 +64,7 @@ def lines(child: Child) -> Iterator[tuple[str, bool]]:
         with TemporaryDirectory() as folder:
             file = Path(folder) / "rows.jsonl"
             file.write_text("\n".join(rows_of(one)) + "\n", encoding="utf-8")
-            answer = bench([str(file)], Method(lambda job: trace(job, child).judged.phases))
+            answer = bench([str(file)], lambda job: trace(job, child).judged.phases)
         skipped = sum(row.skipped_reason is not None for row in answer.rows)
         for name, limits, quantities in (
             ("allocated", one.allocated, ("allocated_peak", "allocated_after_load")),

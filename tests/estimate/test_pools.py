@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.group_jobs import TRL, VERL, ask, engine_of, phase_of, terms_of
 
-from vramcast.bench.serving import served
 from vramcast.catalog.gpus import find_gpu
 from vramcast.catalog.models import model_config
 from vramcast.errors import Refused
 from vramcast.memory.loaded import loaded_bytes
 from vramcast.types.result import Forecast
+from vramcast.validation.serving import served
 
 GIB = 1 << 30
 PARTS = ("engine.weights", "engine.activation", "engine.graphs", "engine.runtime")

@@ -14,11 +14,11 @@ from tests.golden.qwen import BIASES, EMBEDDING, FFN, HIDDEN, KV, LAYERS, NORMS,
 from tests.group_jobs import TRL, ask, terms_of
 from tests.random_jobs import said
 
-from vramcast.bench.serving import served
 from vramcast.catalog.models import model_config
 from vramcast.estimate import forecast
 from vramcast.memory.loaded import loaded_bytes
 from vramcast.types.result import PhaseBytes
+from vramcast.validation.serving import served
 
 JOB: dict[str, Any] = {
     "algorithm": "inference", "framework": "transformers==5.24.0", "model": "Qwen/Qwen2.5-7B", "gpu": "a100-sxm-80gb",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vramcast.bench import Reading, bench
+from vramcast.validation import Reading, bench
 
 RUNS = Path(__file__).parent.parent.parent / "bench" / "runs"
 LIMIT = 0.0035

@@ -18,7 +18,7 @@ from vramcast.cli.ending import ended
 from vramcast.cli.output import coloured, print_json
 from vramcast.cli.questions import not_there_yet, questions
 from vramcast.cli.said import said
-from vramcast.cli.tracing import run_trace, trace_options, traced_by, traced_method
+from vramcast.cli.tracing import run_trace, trace_options, traced_by, traced_phases
 from vramcast.cli.verdict import exit_of
 from vramcast.errors import Mistake, Mistakes, Refused, near, refuse
 from vramcast.types.job import Understanding
@@ -183,16 +183,16 @@ def _levers(options: argparse.Namespace) -> int:
 
 def _check_articles(options: argparse.Namespace, question: Understanding) -> int:
     """`check --rules article` and `check --compare`."""
-    from vramcast.articles import by_rules, compare
     from vramcast.estimate import forecast
-    from vramcast.report import articles
+    from vramcast.report import rules_of_thumb
+    from vramcast.rules_of_thumb import by_rules, compare
 
     if options.compare:
         both = compare(question)
         if options.json:
             print_json(both)
         else:
-            print((articles.markdown_comparison if options.markdown else articles.show_comparison)(both))
+            print((rules_of_thumb.markdown_comparison if options.markdown else rules_of_thumb.show_comparison)(both))
         if both.peak is None:
             return int(both.article.fits is False)
         return exit_of(forecast(question), strict=options.strict)
@@ -200,7 +200,7 @@ def _check_articles(options: argparse.Namespace, question: Understanding) -> int
     if options.json:
         print_json(answer)
     else:
-        print((articles.markdown_rules if options.markdown else articles.show_rules)(answer))
+        print((rules_of_thumb.markdown_rules if options.markdown else rules_of_thumb.show_rules)(answer))
     return int(answer.fits is False)
 
 
@@ -283,12 +283,12 @@ def _read(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from vramcast.bench import bench
-    from vramcast.report.bench import markdown_bench, show_bench
+    from vramcast.report.validation import markdown_bench, show_bench
+    from vramcast.validation import bench
 
     if options.method == "trace":
-        with traced_method(options) as method:
-            answer = bench(options.files, method)
+        with traced_phases(options) as phases:
+            answer = bench(options.files, phases)
     else:
         answer = bench(options.files)
     if options.json:

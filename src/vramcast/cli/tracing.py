@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Generator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from vramcast.cli.output import coloured, print_json
@@ -17,9 +16,9 @@ from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.types.job import Understanding
 
 if TYPE_CHECKING:
-    from vramcast.bench.method import Method
     from vramcast.trace import Judged, Traced
     from vramcast.types.result import Forecast, PhaseBytes
+    from vramcast.validation.training import Phases
 
 
 def trace_options(parser: argparse.ArgumentParser) -> None:
@@ -42,11 +41,10 @@ def traced_by(options: argparse.Namespace, question: Understanding) -> Traced:
 
 
 @contextmanager
-def traced_method(options: argparse.Namespace) -> Generator[Method]:
-    """The trace as a method of `bench`; one child process serves all rows."""
-    from vramcast.bench.method import Method
+def traced_phases(options: argparse.Namespace) -> Generator[Phases]:
+    """What predicts the runs of `bench` instead of the formulas; one child process serves all rows."""
     from vramcast.report.progress import progress
-    from vramcast.trace import component_peak, trace
+    from vramcast.trace import trace
     from vramcast.trace.cache import Cache
     from vramcast.trace.process import Child
 
@@ -56,7 +54,7 @@ def traced_method(options: argparse.Namespace) -> Generator[Method]:
         def phases(job: Understanding) -> list[PhaseBytes]:
             return trace(job, child, tell=tell, cache=cache).judged.phases
 
-        yield Method(phases, partial(component_peak, child=child))
+        yield phases
 
 
 def run_trace(options: argparse.Namespace) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from vramcast.algorithms import generates, is_apart, is_grouped, learns, serves
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import Mistake, Mistakes
-from vramcast.estimate.causes import serves
 from vramcast.estimate.lengths import prompt_len
 from vramcast.memory.alloc_conf import parse
 from vramcast.models.arch import Arch
@@ -44,7 +44,7 @@ def check(
     """Collect mistakes and warnings about values that do not go together; gives the paths with mistakes."""
     origin = _origins(facts)
     contradicted: set[str] = set()
-    if settings.gpus > 1 and settings.algorithm == "inference" and not serves(settings):
+    if settings.gpus > 1 and not learns(settings) and not serves(settings):
         mistakes.add(
             "inference on several GPUs is not modelled yet",
             **{"algorithm": origin("algorithm"), "gpus": origin("gpus"), "allowed": "1"},
@@ -57,16 +57,16 @@ def check(
         if isinstance(size, int) and settings.gpus % size:
             _does_not_divide(path, size, "gpus", settings.gpus, origin(path), origin("gpus"), mistakes)
     _check_units(settings, origin, mistakes)
-    if settings.algorithm == "grpo":
+    if is_grouped(settings):
         _check_group(settings, origin, mistakes)
         warnings += _group_warnings(settings)
     warnings += _cut(settings)
-    if settings.algorithm != "inference" and settings.tuning == "frozen":
+    if learns(settings) and settings.tuning == "frozen":
         mistakes.add("tuning = frozen leaves nothing to train", **{"from": origin("tuning"), "allowed": "full, lora"})
-    if settings.algorithm == "inference":
+    if not learns(settings):
         _check_lengths(settings, origin, mistakes)
     _check_cache(settings, origin, mistakes)
-    if settings.attention == "eager" and settings.engine_kind == "hf" and settings.algorithm in ("inference", "grpo"):
+    if settings.attention == "eager" and settings.engine_kind == "hf" and generates(settings):
         mistakes.add(
             "attention = eager is modelled in training, and not yet where the model generates",
             **{"from": origin("attention"), "allowed": "flash, efficient"},
@@ -102,7 +102,7 @@ def _check_units(settings: Settings, origin: Callable[[str], str], mistakes: Mis
     """What FSDP's units cannot be, and where what they leave gathered is not modelled."""
     if settings.gpus == 1 or settings.shard not in ("fsdp1", "fsdp2"):
         return
-    if settings.algorithm == "grpo" and not settings.reshard:
+    if is_grouped(settings) and not settings.reshard:
         mistakes.add(
             "reshard = false is modelled in sft and pretrain: what stays gathered after a pass that only scores is not",
             **{"from": origin("reshard"), "allowed": "true"},
@@ -234,12 +234,12 @@ def _group_warnings(settings: Settings) -> Iterator[str]:
 def _check_engines(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
     """Who generates, and on how many GPUs."""
     tp, count, kind = settings.engine_tp, settings.engine_count, settings.engine_kind
-    if settings.algorithm == "inference" and kind == "none":
+    if not learns(settings) and kind == "none":
         mistakes.add(
             "engine.kind = none: nothing would generate",
             **{"engine.kind": origin("engine.kind"), "algorithm": origin("algorithm"), "allowed": "hf, vllm"},
         )
-    if settings.algorithm not in ("inference", "grpo") or kind != "vllm" or _elsewhere(settings):
+    if not generates(settings) or kind != "vllm" or is_apart(settings):
         return
     if settings.gpus % tp:
         _does_not_divide("engine.tp", tp, "gpus", settings.gpus, origin("engine.tp"), origin("gpus"), mistakes)
@@ -249,7 +249,7 @@ def _check_engines(settings: Settings, origin: Callable[[str], str], mistakes: M
             **{"engine.count": origin("engine.count"), "engine.tp": origin("engine.tp"), "gpus": origin("gpus"),
                "allowed": f"at most {settings.gpus // tp}"},
         )  # fmt: skip
-    if settings.algorithm == "inference" and settings.engine_sleep != "none":
+    if not learns(settings) and settings.engine_sleep != "none":
         mistakes.add(
             f"engine.sleep = {settings.engine_sleep} is modelled beside a trainer, and not yet where nothing trains",
             **{"engine.sleep": origin("engine.sleep"), "algorithm": origin("algorithm"), "modelled": "none"},
@@ -260,10 +260,10 @@ def _check_offload(settings: Settings, origin: Callable[[str], str], mistakes: M
     """What waits on the host does so between phases: a step on the host, or weights streamed from it, is another
     thing."""
     homes = {"offload.weights": settings.offload_weights}
-    if settings.algorithm != "inference":
+    if learns(settings):
         homes["offload.optimizer"] = settings.offload_optimizer
     for path, home in homes.items():
-        if home == "cpu" and settings.algorithm in ("sft", "pretrain", "inference"):
+        if home == "cpu" and not is_grouped(settings):
             mistakes.add(
                 f"{path} = {home} is not modelled yet",
                 **{"from": origin(path), "modelled": "none; cpu with algorithm = grpo, between its phases"},
@@ -278,13 +278,8 @@ def _check_busy(settings: Settings, gpu: Gpu | None, origin: Callable[[str], str
         )
 
 
-def _elsewhere(settings: Settings) -> bool:
-    """The engine has GPUs of its own."""
-    return settings.algorithm == "grpo" and settings.engine_process == "server"
-
-
 def _check_group(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
-    here = settings.engine_kind == "vllm" and not _elsewhere(settings)
+    here = settings.engine_kind == "vllm" and not is_apart(settings)
     if here and settings.engine_fraction is None and settings.engine_kv_bytes is None:
         mistakes.add("engine.fraction is not known", help="--set engine.fraction=0.5")
     _check_reference(settings, origin, mistakes)

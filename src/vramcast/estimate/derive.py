@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from vramcast.algorithms import generates, is_grouped, serves
 from vramcast.catalog.gpus import Gpu
-from vramcast.estimate.causes import serves
 from vramcast.models.arch import Arch
 from vramcast.types.job import Fact, Origin, settings_of
 from vramcast.types.paths import Value
@@ -49,7 +49,7 @@ def _images(settings: Settings, arch: Arch | None, gpu: Gpu | None) -> _Rule:
 
 
 def _generator(settings: Settings, arch: Arch | None, gpu: Gpu | None) -> _Rule:
-    if settings.algorithm in ("inference", "grpo") and settings.engine_kind == "none":
+    if generates(settings) and settings.engine_kind == "none":
         yield "engine.kind", "hf", "nobody names an engine: the model's own generate"
 
 
@@ -66,13 +66,13 @@ def _serving(settings: Settings, arch: Arch | None, gpu: Gpu | None) -> _Rule:
 
 
 def _prompt(settings: Settings, arch: Arch | None, gpu: Gpu | None) -> _Rule:
-    if settings.algorithm == "grpo" and settings.prompt_len is None:
+    if is_grouped(settings) and settings.prompt_len is None:
         yield "prompt_len", _OLD_PROMPT_LIMIT, "nobody limits prompts: the limit TRL had up to 0.25 is assumed"
 
 
 def _accumulation(settings: Settings, arch: Arch | None, gpu: Gpu | None) -> _Rule:
     """A mini-batch of prompts, cut over GPUs and micro-batches."""
-    if settings.algorithm == "grpo" and settings.mini_batch:
+    if is_grouped(settings) and settings.mini_batch:
         length = (settings.prompt_len or 0) + (settings.response_len or settings.seq_len)
         micro = max((settings.token_budget or 0) // length, 1) if settings.token_budget else settings.micro_batch
         steps = -(-settings.mini_batch * settings.group // (settings.gpus * micro))
@@ -80,5 +80,5 @@ def _accumulation(settings: Settings, arch: Arch | None, gpu: Gpu | None) -> _Ru
 
 
 def _sequence(settings: Settings, arch: Arch | None, gpu: Gpu | None) -> _Rule:
-    if settings.algorithm == "grpo" and settings.prompt_len and settings.response_len:
+    if is_grouped(settings) and settings.prompt_len and settings.response_len:
         yield "seq_len", settings.prompt_len + settings.response_len, "prompt_len + response_len"

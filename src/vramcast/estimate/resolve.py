@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
+from vramcast.algorithms import algorithm_of
 from vramcast.catalog.frameworks import defaults, parse_framework, recipe, usual_framework
 from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
 from vramcast.catalog.models import ModelRow, model_config
@@ -16,7 +17,7 @@ from vramcast.estimate.checks import check, check_model, rests_on_said
 from vramcast.estimate.derive import derived
 from vramcast.estimate.loss_checks import check_loss
 from vramcast.estimate.measured import known_beside, what_was_measured
-from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, not_modelled
+from vramcast.estimate.modelled import NOTHING_MORE, Also, not_modelled
 from vramcast.estimate.packing import implied_facts
 from vramcast.estimate.packing_checks import check_packing
 from vramcast.models.arch import Arch, build_arch, has_forward, no_forward
@@ -230,7 +231,7 @@ def _assumptions(
     asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings: Settings, behaviour: Recipe
 ) -> list[Assumption]:
     values = dict(_by_path(settings))
-    used = USED.get(settings.algorithm, ())
+    used = algorithm_of(settings.algorithm).paths
     shown = [path for path in PATHS if path in filled or path in used]
     return [
         Assumption(

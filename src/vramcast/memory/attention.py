@@ -14,8 +14,12 @@ _SMALL = 128
 class Attention(EagerAttention):
     """`Linears` with attention."""
 
-    def attention(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
-        """Causal attention of all sequences; query, key and value are `tokens * width`."""
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, joined: bool = False
+    ) -> Tensor:
+        """Causal attention of all sequences; query, key and value are `tokens * width`. The flash kernel wants keys and
+        values of one width (sdp_utils.cpp, check_head_dim_size_flash), and gives what lies as its queries do: head by
+        head where they were `joined`, and then it is copied into rows."""
         seat = self.seat
         if seat.attention == "eager":
             return self._eager(query, key, value, heads)
@@ -23,10 +27,13 @@ class Attention(EagerAttention):
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
-        if seat.attention == "efficient":
+        if seat.attention == "efficient" or int(heads.width) != int(heads.values):
             out = self._efficient(query, key, value, heads)
         else:
             out = self._flash(query, key, value, heads)
+            if joined:
+                by_head, out = out, self._by_row(out)
+                self.drop(by_head)
         self.drop(query, key, value)
         return out
 
@@ -56,6 +63,10 @@ class Attention(EagerAttention):
         self.drop(log_sum)
         return out
 
+    def _by_row(self, x: Tensor) -> Tensor:
+        out = self.tape.like(x, "attention by row")
+        return self.tape.node(out, [x], [], lambda gradient: [self.tape.view(gradient)])
+
     def _expanded_gradients(self, query: Tensor, heads: Heads) -> list[Tensor]:
         if not heads.shared:
             return []
@@ -69,12 +80,13 @@ class Attention(EagerAttention):
         """
         tape, seat = self.tape, self.seat
         key, value = (self._expanded(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
-        out = tape.like(query, "attention output")
+        out = tape.empty("attention output", query.rows, heads.count * heads.values, query.dtype)
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
         log_sum = tape.empty("log-sum-exp", padded_rows, heads.count, "fp32")
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
-            grads: list[Tensor | None] = [tape.like(query, f"{name} gradient") for name in ("query", "key", "value")]
+            sides = (("query", query), ("key", key), ("value", value))
+            grads: list[Tensor | None] = [tape.like(x, f"{name} gradient") for name, x in sides]
             row_sum = tape.empty("attention row sums", padded_rows, heads.count, "fp32")
             tape.drop(row_sum)
             return grads

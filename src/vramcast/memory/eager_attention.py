@@ -11,9 +11,10 @@ class EagerAttention(Linears):
     """`Linears` with Transformers' `eager_attention_forward` (integrations and each modeling file): two products of
     every head, and between them scale, mask and softmax, each a tensor of sequences × heads × length × length."""
 
-    def by_head(self, x: Tensor) -> Tensor:
-        """Rows seen as heads. Eager attention gives gradients head by head, which are copied back into rows."""
-        if self.seat.attention != "eager":
+    def by_head(self, x: Tensor, *, joined: bool = False) -> Tensor:
+        """Rows seen as heads. Eager attention gives gradients head by head, and so do heads that were `joined` of
+        parts: they are copied back into rows."""
+        if self.seat.attention != "eager" and not joined:
             return x
         tape = self.tape
         alias = Tensor(x.rows, x.width, x.dtype, tape.hold(x).storage)
@@ -35,7 +36,8 @@ class EagerAttention(Linears):
         weights = self._weights(query, keys, heads)
         low = self.cast(weights, dtype, "attention weights")
         right = self._right(values, "value", heads)
-        mixed = self._bmm(tape.like(query, "attention by head", dtype), low, right)
+        outputs = heads.count * heads.values
+        mixed = self._bmm(tape.empty("attention by head", query.rows, outputs, dtype), low, right)
         out = tape.like(mixed, "attention output")
         tape.node(out, [mixed], [], lambda gradient: [self._separate(gradient, "attention gradient by head")])
         self.drop(mixed, low, right, keys, values)

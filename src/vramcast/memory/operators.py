@@ -6,7 +6,6 @@ the Hugging Face classes on fake tensors. Method names follow torch; the byte co
 
 from __future__ import annotations
 
-from vramcast.memory.norms import layer_norm
 from vramcast.memory.promotion import promoted
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape, Tensor
@@ -25,6 +24,8 @@ class Eager:
         self.base_trains = seat.tuning == "full" or learns_whole(seat)
         self.weights: dict[str, Weight] = {}
         """of the block that runs, by their names below it"""
+        self.prefix = ""
+        """of their full names"""
         self.variables: list[Tensor] = []
         """what the block holds until it is through"""
         self.tables: tuple[Tensor, Tensor] | None = None
@@ -34,7 +35,7 @@ class Eager:
     def run(self, block: Blocks, hidden: Tensor) -> Tensor:
         """The forward of a block; the caller holds what it is given."""
         assert block.forward is not None
-        self.weights = {weight.name: weight for weight in block.weights}
+        self.weights, self.prefix = {weight.name: weight for weight in block.weights}, block.prefix
         out = block.forward(self, hidden)
         self.drop(*self.variables)
         self.variables.clear()
@@ -141,7 +142,7 @@ class Eager:
     def norm(self, kind: str, name: str, x: Tensor) -> Tensor:
         """A norm of a block or of the model's end, by its kind."""
         self.scope(name)
-        return layer_norm(self, name, x) if kind == "layer" else self.rms_norm(x)
+        return self.rms_norm(x)
 
     def rms_norm(self, x: Tensor) -> Tensor:
         """Hugging Face's RMSNorm: an fp32 copy (kept), its root mean square (kept), the normalised rows (kept if the

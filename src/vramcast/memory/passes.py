@@ -13,6 +13,7 @@ from msgspec import structs
 from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.head import Model
 from vramcast.memory.pass_sizes import BlockPass, EndPass, Stack
+from vramcast.memory.plans import planned
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape
 from vramcast.memory.units import learns_to_see, learns_whole
@@ -22,7 +23,9 @@ from vramcast.num import Size, total, worst
 
 def stack(seat: Seat) -> Stack:
     """The layers of the seat's architecture, forward and, if the seat trains, backward."""
-    return seat.once("stack", lambda: measured().measured_stack(seat) if seat.arch.measured else _stack(seat))
+    if seat.arch.measured is not None:
+        return seat.once("stack", lambda: measured().measured_stack(seat))
+    return seat.once("stack", lambda: planned(seat, "stack", _stack))
 
 
 def _stack(seat: Seat) -> Stack:
@@ -58,7 +61,7 @@ def sparse_end_pass(seat: Seat) -> EndPass:
 
 
 def _ends(seat: Seat) -> EndPass:
-    return _run_ends(seat) if seat.arch.measured is None else measured().measured_ends(seat)
+    return planned(seat, "ends", _run_ends) if seat.arch.measured is None else measured().measured_ends(seat)
 
 
 def measured() -> Any:

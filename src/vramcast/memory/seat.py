@@ -36,6 +36,8 @@ SIZES = {
     "ranks": "ranks",
     "gpus": "gpus",
     "sync_bucket": "bucket",
+    "images": "image_tokens",
+    "served": "served",
 }
 """Size fields of a seat → the symbol a formula shows."""
 
@@ -148,6 +150,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     labels_unknown: bool = False
     """nobody said which share of the tokens is scored: the point takes all"""
     caches: bool = False
+    decodes: bool = False
+    """generation is behind the prompt: one token of each sequence at a time"""
     cache: Literal["dynamic", "static", "offloaded", "quantised"] = "dynamic"
     cache_dtype: str = ""
     """of a quantised cache: int4 or int8"""
@@ -217,8 +221,8 @@ class Seat(Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """The role does something, or its weights are being sent: those of the policy."""
-        return self.state not in ("rest", "absent") or (self.phase == "sync" and self.role == "policy")
+        """The role does something, or its weights are being sent: those of what learns."""
+        return self.state not in ("rest", "absent") or (self.phase == "sync" and self.trains)
 
     def resident(self, what: str) -> bool:
         """Whether weights or optimizer states are on the GPU now."""

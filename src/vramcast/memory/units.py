@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.memory.packing import Packing
+from vramcast.memory.packing import Packing, path_of
 from vramcast.memory.seat import Seat
 from vramcast.models.layout import Blocks, Weight
-from vramcast.models.place import at_rest
+from vramcast.models.place import Zero, at_rest, resting
+from vramcast.models.stored import packed
 from vramcast.num import Size, let, shard, total, worst
 
 
@@ -164,8 +165,13 @@ def held_tensors(seat: Seat, *, learned: bool = False) -> list[tuple[Size, Size]
     FSDP2 cuts every tensor along its first dimension; FSDP1 flattens a unit and cuts that: a flat unit that runs learns
     whole. Both pad to the ranks.
     """
-    cut = _flat_units if seat.shard == "fsdp1" else _cut_tensors
-    return seat.once(f"held tensors {learned}", lambda: list(cut(seat, learned)))
+
+    def cut() -> list[tuple[Size, Size]]:
+        flat = seat.flat_model
+        blocks = [(block, count) for block, count in seat.arch.counted() if flat or not learned or runs(seat, block)]
+        return list(resting(blocks, seat.ranks, _at_rest(seat), whole=seat.whole_unit))
+
+    return seat.once(f"held tensors {learned}", cut)
 
 
 def stored_tensors(seat: Seat) -> list[tuple[Size, Size]]:
@@ -199,10 +205,9 @@ def stored_weights(seat: Seat) -> Size:
     are_packed = [(weight, count, _parts(block, weight, packing)) for block, weight, count in found]
     unpacked = total(count * weight.elements for weight, count, parts in are_packed if parts)
     plain = let("not_packed", parameters(seat) - let("packed_params", unpacked))
-    packed = total(
+    stored = plain * BYTES[seat.weights_dtype] + total(
         count * let(f"{linear_of(weight)} packed", total(parts)) for weight, count, parts in are_packed if parts
     )
-    stored = plain * BYTES[seat.weights_dtype] + packed
     if not seat.norms_fp32:
         return stored
     norms = total(count * weight.elements for block, weight, count in found if _is_wide(seat, block, weight))
@@ -211,9 +216,8 @@ def stored_weights(seat: Seat) -> Size:
 
 def _parts(block: Blocks, weight: Weight, packing: Packing) -> list[Size]:
     """Bytes of the tensors that stand for a packed weight; none for a plain one."""
-    form = packing.formats.get(linear_of(weight)) if block.is_layer else None
-    rows, width = weight.shape[0], weight.shape[-1]
-    return list(form.parts(rows, width).values()) if form is not None else []
+    form = packing.formats.get(path_of(block.prefix, weight.name))
+    return list(packed(weight.name, weight, form).values()) if form is not None else []
 
 
 def linear_of(weight: Weight) -> str:
@@ -325,20 +329,9 @@ def _adapted(seat: Seat, block: Blocks) -> list[Weight]:
 
 
 def _cut(seat: Seat, weight: Weight) -> Size:
+    """Elements of a tensor that is cut by itself."""
     return at_rest(weight, seat.ranks, "fsdp2" if seat.sharded else "none")
 
 
-def _cut_tensors(seat: Seat, learned: bool) -> Iterator[tuple[Size, Size]]:
-    for block, weight, count in seat.arch.tensors():
-        if runs(seat, block) or not learned:
-            yield count, _cut(seat, weight)
-
-
-def _flat_units(seat: Seat, learned: bool) -> Iterator[tuple[Size, Size]]:
-    if seat.whole_unit:
-        yield 1, shard(parameters(seat), seat.ranks)
-    else:
-        yield 1, shard(root_parameters(seat), seat.ranks)
-        for block in _units(seat):
-            if runs(seat, block) or not learned:
-                yield seat.arch.times(block), shard(block_parameters(seat, block), seat.ranks)
+def _at_rest(seat: Seat) -> Zero:
+    return "fsdp1" if seat.shard == "fsdp1" else "fsdp2" if seat.sharded else "none"

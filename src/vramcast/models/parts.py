@@ -99,11 +99,14 @@ def gqa(
     norm_width: str = "head",
     norm_if: Flag = True,
     norm_kind: str = "rms",
+    norm_last: bool = False,
+    rotary: Callable[[Fields], Size] | None = None,
     extra: Weights | None = None,
 ) -> Part:
     """Grouped-query attention: q, k, v (or `fused`), output, and the norms of queries and keys.
 
-    `norm_width`: "head" (one scale for all heads) or "all" (over the whole projection).
+    `norm_width`: "head" (one scale for all heads) or "all" (over the whole projection). `norm_last`: behind the
+    positions. `rotary`: elements of a head that have positions, where not all do.
     """
 
     def part(c: Fields, layer: int) -> list[Weight]:
@@ -124,7 +127,9 @@ def gqa(
         query, key, width = heads(c)
         names = tuple(qk_norm.split()) if qk_norm and c.flag(norm_if) else ()
         shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width)
-        return GroupedQuery(at, out, shape, fused, names, norm_width == "head", norm_kind)
+        turned = rotary(c) if rotary else 0
+        partial = 0 if int(turned) == int(width) else turned
+        return GroupedQuery(at, out, shape, fused, names, norm_width == "head", norm_kind, norm_last, partial)
 
     return Part(part, forward)
 
@@ -142,6 +147,10 @@ class GroupedQuery(Struct, frozen=True):
     by_head: bool = True
     """each head is normed by itself, or a whole projection"""
     norm: str = "rms"
+    norm_last: bool = False
+    """norms stand behind the positions"""
+    partial: Size = 0
+    """elements of a head that have positions, where not all do"""
     rotates: bool = True
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
@@ -149,21 +158,38 @@ class GroupedQuery(Struct, frozen=True):
         ops.scope(self.at)
         query, key, value = self._project(ops, x)
         if self.rotates:
-            turned = ops.rope(query), ops.rope(key)
+            turned = self._partly(ops, query, key) if self.partial else (ops.rope(query), ops.rope(key))
             ops.drop(query, key)
             query, key = turned
+        if self.norm_last:
+            query, key = self._normed(ops, query, 0), self._normed(ops, key, 1)
         key, value = ops.cache(key, value)
-        mixed = ops.attention(query, key, value, heads)
+        mixed = ops.attention(query, key, value, heads, joined=bool(self.partial))
         out = ops.linear(f"{self.at}.{self.out}", mixed)
         ops.drop(mixed, query, key, value)
         return out
 
     def _project(self, ops: Operators, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        joined = bool(self.partial)
         query, key = (
-            self._normed(ops, ops.by_head(ops.linear(f"{self.at}.{name}", x)), index)
-            for index, name in enumerate(("q_proj", "k_proj"))
+            ops.by_head(ops.linear(f"{self.at}.{name}", x), joined=joined) for name in ("q_proj", "k_proj")
         )
+        if not self.norm_last:
+            query, key = self._normed(ops, query, 0), self._normed(ops, key, 1)
         return query, key, ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+
+    def _partly(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
+        """Positions of a part of every head, which is joined to the rest again."""
+        rest = self.heads.width - self.partial
+        counts = (self.heads.count, self.heads.keys)
+        sides = [ops.slices(x, n * self.partial, n * rest) for x, n in zip((query, key), counts, strict=True)]
+        turned = [ops.rope(turning) for turning, _ in sides]
+        whole: list[Tensor] = []
+        for part, (_, passed) in zip(turned, sides, strict=True):
+            whole.append(ops.join(part, passed))
+            ops.drop(part)
+        ops.drop(*(view for side in sides for view in side))
+        return tuple(whole)
 
     def _normed(self, ops: Operators, x: Tensor, index: int) -> Tensor:
         if not self.norms:

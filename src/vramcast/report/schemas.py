@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from vramcast.articles import ArticleForecast, Comparison
-from vramcast.bench import Bench
 from vramcast.report.arch import ArchReport
 from vramcast.report.levers import Levers
 from vramcast.report.own_step import OwnReport
 from vramcast.report.read import Understood
 from vramcast.report.trace import TraceReport
+from vramcast.rules_of_thumb import ArticleForecast, Comparison
 from vramcast.types.result import Forecast, PhaseBytes
+from vramcast.validation import Bench
 
 
 def schemas() -> dict[str, Any]:

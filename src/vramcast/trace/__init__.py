@@ -10,14 +10,12 @@ from vramcast.catalog.models import model_config
 from vramcast.errors import Refused, refuse
 from vramcast.estimate import Resolved, answer, capacity_of, resolve
 from vramcast.estimate.effects import untouched
-from vramcast.memory.alloc_conf import AllocatorSettings, parse
+from vramcast.memory.alloc_conf import parse
 from vramcast.trace.cache import Cache
-from vramcast.trace.component import Component
 from vramcast.trace.judged import Judged, judge
 from vramcast.trace.process import Child, Tell
 from vramcast.trace.question import ALSO, OwnStep, Question, own_code, question_of, untraced, workspaces
 from vramcast.trace.recording import Recording
-from vramcast.trace.replay import replay
 from vramcast.types.job import Understanding
 from vramcast.types.result import Forecast
 
@@ -108,16 +106,6 @@ def _check_target(target: str) -> None:
     if module.endswith(".py") or "/" in module:
         dotted = module.removesuffix(".py").removeprefix("./").replace("/", ".")
         raise refuse(f"--step {target}: a module is named as it is imported", use=f"--step {dotted}:{function}")
-
-
-def component_peak(component: Component, child: Child) -> int:
-    """Bytes that PyTorch's counter shows at most in later iterations of a single operator.
-
-    Raises:
-        Refused: it cannot be run.
-    """
-    replayed = replay(child.record(component), AllocatorSettings())
-    return max(span.allocated for span in replayed.spans if span.mark.when == "steady")
 
 
 def record(

@@ -32,9 +32,10 @@ _ABANDONED = 3600
 
 
 class Cache:
-    """A directory of recordings; without one, nothing is kept."""
+    """A directory of at most `kept` recordings; without one, nothing is kept."""
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, kept: int = KEPT) -> None:
+        self.kept = kept
         self.directory = directory or Path(os.environ.get("VRAMCAST_CACHE") or user_cache_dir("vramcast")) / "trace"
 
     def load(self, question: Question) -> Recording | None:
@@ -83,7 +84,7 @@ class Cache:
         """Old recordings, and what a writer that was ended left behind."""
         files = sorted(self.directory.glob("*.recording"), key=_used, reverse=True)
         left = [part for part in self.directory.glob("*.part") if _used(part) < time() - _ABANDONED]
-        for file in files[KEPT:] + left:
+        for file in files[self.kept :] + left:
             with suppress(OSError):
                 file.unlink()
 

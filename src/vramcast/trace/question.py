@@ -14,7 +14,6 @@ from vramcast.errors import Mistake, Mistakes, refuse
 from vramcast.estimate.lengths import scored_len, total_len
 from vramcast.estimate.resolve import Resolved
 from vramcast.memory.terms.runtime import LT_WORKSPACE
-from vramcast.trace.component import Component
 from vramcast.types.paths import PATHS
 from vramcast.types.settings import ADAPTED, Settings
 
@@ -137,7 +136,7 @@ class OwnStep(Struct, frozen=True, kw_only=True, tag="own"):
 
 SEEN = ("gemma3", "llava", "qwen2_5_vl", "qwen2_vl")
 """model types whose batches may have images"""
-Asked: TypeAlias = Question | OwnStep | Component
+Asked: TypeAlias = Question | OwnStep
 TRACED: dict[str, tuple[Any, ...]] = {
     "algorithm": ("sft", "pretrain", "dpo", "grpo"),
     "gpus": (1,),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.catalog.overheads import nccl
+from vramcast.memory.communicator import communicator
 from vramcast.memory.passes import end_pass, stack
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Interval, term
@@ -208,5 +208,4 @@ def nccl_buffers(seat: Seat) -> Interval:
     Grows with the channels to every peer: some hundred MiB on two GPUs, one to two GiB on eight. More communicators
     (tensor, pipeline, expert parallel) add more; an all-to-all adds several GiB.
     """
-    row = nccl(int(seat.gpus))
-    return Interval(row.low, row.point, row.high)
+    return communicator(seat.gpus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
+from vramcast.memory.packing import path_of
 from vramcast.memory.passes import end_pass, stack
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Tensors, term
@@ -14,7 +15,6 @@ from vramcast.memory.units import (
     held_trainable_blocks,
     learned_parameters,
     learns_whole,
-    linear_of,
     stored_tensors,
     stored_weights,
     trainable_dtype,
@@ -82,7 +82,7 @@ def quant_buffers(seat: Seat) -> Size:
     Marlin's, which newer versions and engines choose, need none.
     """
     formats = seat.packing.formats if seat.packing else {}
-    packed = [weight for _, weight, _ in seat.arch.tensors() if linear_of(weight) in formats]
+    packed = [weight for block, weight, _ in seat.arch.tensors() if path_of(block.prefix, weight.name) in formats]
     largest = worst(*(weight.elements for weight in packed))
     widest = worst(*(side for weight in packed for side in weight.shape))
     return (largest + widest) * BYTES["fp16"]

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.parts import gated, gqa, heads, hidden, linear, norm, tensor
+from vramcast.models.parts import gated, gqa, head_width, heads, hidden, linear, norm, tensor
 from vramcast.models.types.decoder import Decoder
-from vramcast.models.types.experts import first_dense, listed, moe, routed, shared, sparse_step, times
+from vramcast.models.types.experts import GROUPED, Scores, first_dense, listed, moe, routed, shared, sparse_step, times
+from vramcast.num import Size
 
 _QK = "q_norm k_norm"
 _SHARED = shared(times("n_shared_experts"))
-_DEEPSEEK = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense())
+_SHARES = Scores(shares="norm_topk_prob", like="logits")
+_DEEPSEEK = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense(), scores=GROUPED)
+
+
+def partial(width: Size, c: Fields, otherwise: float) -> Size:
+    """Elements of a head that have positions."""
+    nested = c.get("rope_parameters")
+    said = nested.get("partial_rotary_factor") if isinstance(nested, dict) else None
+    factor = said or c.get("partial_rotary_factor") or otherwise
+    return c.named("rotary_dim", int(int(width) * float(factor)))
+
+
+def _half(c: Fields) -> Size:
+    return partial(head_width(c), c, 0.5)
 
 
 def _sinks(c: Fields, _: int) -> list[Weight]:
@@ -103,29 +117,38 @@ def _zaya_input(c: Fields, _: int) -> list[Weight]:
     return [tensor(f"input_hidden_states_{name}", hidden(c)) for name in ("scale", "bias")]
 
 
-_GLM4 = Decoder(gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm"), _DEEPSEEK)
 
 TYPES = {
-    "mixtral": Decoder(gqa(), moe("num_local_experts", width="intermediate_size")),
+    "mixtral": Decoder(gqa(), moe("num_local_experts", width="intermediate_size", scores=Scores(shares=True))),
     "qwen2_moe": Decoder(
         gqa("qkv_bias"),
         moe(
             shared_part=shared(lambda c: c.count("shared_expert_intermediate_size"), "mlp.shared_expert", gate=True),
+            shared_first=True,
             sparse=sparse_step,
+            scores=_SHARES,
         ),
     ),
-    "qwen3_moe": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), moe(sparse=sparse_step)),
+    "qwen3_moe": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), moe(sparse=sparse_step, scores=_SHARES)),
     "olmoe": Decoder(
-        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), moe(width="intermediate_size")
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"),
+        moe(width="intermediate_size", scores=_SHARES),
     ),
     "flex_olmo": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"),
-        moe(width="intermediate_size"),
+        moe(width="intermediate_size", scores=_SHARES),
         norms="post_attention_layernorm post_feedforward_layernorm",
     ),
     "granitemoe": Decoder(
         gqa("attention_bias", "attention_bias"),
-        moe("num_local_experts", width="intermediate_size", at="block_sparse_moe", gate="router"),
+        moe(
+            "num_local_experts",
+            width="intermediate_size",
+            at="block_sparse_moe",
+            gate="router",
+            scores=Scores("chosen", like="tokens"),
+        ),
+        multiplies=True,
     ),
     "phimoe": Decoder(
         gqa("attention_bias", "attention_bias"),
@@ -153,20 +176,32 @@ TYPES = {
         head_bias="use_bias",
     ),
     "hunyuan_v1_moe": Decoder(
-        gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm"),
+        gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm", norm_last=True),
         moe(
             top="moe_topk",
             width="intermediate_size",
             gate="gate.wg",
             shared_part=shared(lambda c: c.count("intermediate_size"), "mlp.shared_mlp"),
+            shared_first=True,
+            scores=Scores(shares=True, like="logits"),
         ),
     ),
     "dots1": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), _DEEPSEEK),
-    "glm4_moe": _GLM4,
-    "sarvam_moe": _GLM4,
+    "glm4_moe": Decoder(
+        gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm", rotary=_half), _DEEPSEEK, rotary=_half
+    ),
+    "sarvam_moe": Decoder(
+        gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm"),
+        moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense()),
+    ),
     "hy_v3": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm=_QK),
-        moe(shared_part=shared(times("num_shared_experts"), bias="mlp_bias"), sparse=listed(), dense=gated("mlp_bias")),
+        moe(
+            shared_part=shared(times("num_shared_experts"), bias="mlp_bias"),
+            sparse=listed(),
+            dense=gated("mlp_bias"),
+            scores=Scores("sigmoid", wide=True, biased=True, shares=True, in_place=False, scaled=True),
+        ),
     ),
     "mimo_v2_flash": Decoder(
         _mimo_attention, moe("n_routed_experts", sparse=listed(otherwise=listed("moe_layer_freq")))

@@ -13,7 +13,6 @@ from typing import BinaryIO
 import msgspec
 
 from vramcast.errors import Refused
-from vramcast.trace.component import Component
 from vramcast.trace.question import Asked, OwnStep
 from vramcast.trace.wire import Failed, Frame, Progress, Recorded, Wrong, send
 
@@ -44,7 +43,6 @@ def answer(question: Asked, out: BinaryIO) -> Frame:
 
     try:
         tell("importing torch, transformers")
-        from vramcast.trace.child.components import run_component
         from vramcast.trace.child.own import run_own
         from vramcast.trace.child.patches import Moved
         from vramcast.trace.child.step import run
@@ -57,8 +55,6 @@ def answer(question: Asked, out: BinaryIO) -> Frame:
         match question:
             case OwnStep():
                 return Recorded(run_own(question, tell))
-            case Component():
-                return Recorded(run_component(question))
             case _:
                 return Recorded(run(question, tell))
     except Refused as refused:

@@ -88,9 +88,22 @@ def _from_config(question: Question, tracker: Tracker) -> Any:
     with torch.device("meta"), _own_code(question):
         model = _auto(config).from_config(config, dtype=dtype, attn_implementation=implementation, **own)
     model.tie_weights()  # transformers 5.0 leaves that to from_pretrained
+    _as_read(model, dtype)
     if question.packed is not None:
         pack(model, question.packed, dtype, DTYPES[question.packed.compute_dtype])
     return model
+
+
+def _as_read(model: Any, dtype: torch.dtype) -> None:
+    """Parameters in the dtype in which `from_pretrained` reads them, whatever their class makes them in.
+
+    Source: transformers/modeling_utils.py, _get_dtype_plan.
+    """
+    kept = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    for name, parameter in model.named_parameters():
+        last = torch.float32 if any(part in name for part in kept) else dtype
+        if parameter.dtype != last and parameter.is_floating_point():
+            parameter.data = parameter.data.to(last)
 
 
 def _auto(config: Any) -> Any:
