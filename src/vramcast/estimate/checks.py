@@ -181,8 +181,8 @@ def _check_window(settings: Settings, arch: Arch, origin: Callable[[str], str], 
     other = [kind for kind in kept if any(part.keeps != "token" or part.dtype != "cache" for part in kind.parts)]
     if other and not windows:
         mistakes.add(
-            f"engine.cache = quantised is for layers that keep keys and values: {arch.name} has {len(other[0].layers)} of "
-            f"{other[0].name}",
+            f"engine.cache = quantised is for layers that keep keys and values: {arch.name} has "
+            f"{len(other[0].layers)} of {other[0].name}",
             **{"from": origin("engine.cache"), "allowed": "dynamic, static, offloaded"},
         )
     if windows:

@@ -148,6 +148,16 @@ class Eager:
         """Hugging Face's RMSNorm: an fp32 copy (kept), its root mean square (kept), the normalised rows (kept if the
         weight trains)."""
         tape = self.tape
+        normal, mean = self.normalised(x)
+        low = self.cast(normal, x.dtype, "normalised")
+        dtype = "fp32" if self.seat.norms_fp32 else self.weights_dtype
+        weight = tape.parameter(1, x.width, dtype, self.base_trains)
+        out = self.scale(low, weight, "norm output")
+        self.drop(normal, low, mean)
+        return out
+
+    def normalised(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows divided by their root mean square, in fp32; the mean of the squares, which the norm holds)."""
         wide = self.cast(x, "fp32", "fp32 copy")
         squares = self._square(wide)
         mean = self._mean(squares)
@@ -157,12 +167,7 @@ class Eager:
         self.drop(shifted)
         normal = self.scale(wide, root, "normalised fp32")
         self.drop(root, wide)
-        low = self.cast(normal, x.dtype, "normalised")
-        dtype = "fp32" if self.seat.norms_fp32 else self.weights_dtype
-        weight = tape.parameter(1, x.width, dtype, self.base_trains)
-        out = self.scale(low, weight, "norm output")
-        self.drop(normal, low, mean)
-        return out
+        return normal, mean
 
     def _square(self, x: Tensor) -> Tensor:
         tape = self.tape

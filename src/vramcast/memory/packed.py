@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramcast.memory.operators import Eager
+from vramcast.memory.norms import Norms
 from vramcast.memory.packing import Packing, path_of
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape, Tensor
@@ -20,8 +20,8 @@ def _long(rows: int) -> int:
     return 1 if rows >= _LONG else 0
 
 
-class Packed(Eager):
-    """`Eager` with products of packed weights, which never train."""
+class Packed(Norms):
+    """`Norms` with products of packed weights, which never train."""
 
     def __init__(self, tape: Tape, seat: Seat) -> None:
         super().__init__(tape, seat)

@@ -171,12 +171,11 @@ class GroupedQuery(Struct, frozen=True):
 
     def _project(self, ops: Operators, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         joined = bool(self.partial)
-        query, key = (
-            ops.by_head(ops.linear(f"{self.at}.{name}", x), joined=joined) for name in ("q_proj", "k_proj")
-        )
-        if not self.norm_last:
-            query, key = self._normed(ops, query, 0), self._normed(ops, key, 1)
-        return query, key, ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+        sides: list[Tensor] = []
+        for index, name in enumerate(("q_proj", "k_proj")):
+            side = ops.by_head(ops.linear(f"{self.at}.{name}", x), joined=joined)
+            sides.append(side if self.norm_last else self._normed(ops, side, index))
+        return sides[0], sides[1], ops.by_head(ops.linear(f"{self.at}.v_proj", x))
 
     def _partly(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
         """Positions of a part of every head, which is joined to the rest again."""

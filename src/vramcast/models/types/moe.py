@@ -27,6 +27,11 @@ def _half(c: Fields) -> Size:
     return partial(head_width(c), c, 0.5)
 
 
+def _rotary_dim(c: Fields) -> Size:
+    """MiniMax says how many elements."""
+    return c.count("rotary_dim", 0) or partial(head_width(c), c, 1.0)
+
+
 def _sinks(c: Fields, _: int) -> list[Weight]:
     """GPT-OSS: one learned logit a head."""
     return [tensor("self_attn.sinks", axis(c.count("num_attention_heads")))]
@@ -135,9 +140,11 @@ TYPES = {
         moe(width="intermediate_size", scores=_SHARES),
     ),
     "flex_olmo": Decoder(
-        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"),
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide"),
         moe(width="intermediate_size", scores=_SHARES),
         norms="post_attention_layernorm post_feedforward_layernorm",
+        norm="rms_wide",
+        order="post",
     ),
     "granitemoe": Decoder(
         gqa("attention_bias", "attention_bias"),
@@ -162,7 +169,13 @@ TYPES = {
             "num_local_experts", width="intermediate_size", gate="router", gate_bias=True, transposed=True, biased=True
         ),
     ),
-    "minimax_m2": Decoder(gqa(qk_norm=_QK, norm_width="all"), moe("num_local_experts", width="intermediate_size")),
+    "minimax_m2": Decoder(
+        gqa(qk_norm=_QK, norm_width="all", rotary=_rotary_dim),
+        moe(
+            "num_local_experts", width="intermediate_size", scores=Scores("sigmoid", biased=True, shares=True)
+        ),
+        rotary=_rotary_dim,
+    ),
     "ernie4_5_moe": Decoder(
         gqa("use_bias", "use_bias"),
         moe(

@@ -1,0 +1,54 @@
+"""Norms, by their kind in a table row: what each keeps for backward."""
+
+from __future__ import annotations
+
+from vramcast.memory.operators import Eager
+from vramcast.memory.tape import Tensor
+
+
+class Norms(Eager):
+    """`Eager` with the norms that are not Llama's."""
+
+    def norm(self, kind: str, name: str, x: Tensor) -> Tensor:
+        """A norm of a block or of the model's end, by its kind."""
+        self.scope(name)
+        if kind == "rms_wide":
+            return self._rms_wide(x)
+        if kind == "layer":
+            return self._layer_norm(x, f"{name}.bias")
+        return self.rms_norm(x)
+
+    def _rms_wide(self, x: Tensor) -> Tensor:
+        """A root-mean-square norm that is cast back behind its weight: the normalised rows are kept in fp32.
+
+        Source: transformers/models/olmo2/modeling_olmo2.py, Olmo2RMSNorm.
+        """
+        tape = self.tape
+        normal, mean = self.normalised(x)
+        dtype = "fp32" if self.seat.norms_fp32 else self.weights_dtype
+        weighted = self.scale(normal, tape.parameter(1, x.width, dtype, self.base_trains), "weighted")
+        out = self.cast(weighted, x.dtype, "norm output")
+        self.drop(normal, weighted, mean)
+        return out
+
+    def _layer_norm(self, x: Tensor, bias: str) -> Tensor:
+        """`nn.LayerNorm`: one kernel that keeps its input, and mean and deviation of every row. Autocast runs it in
+        fp32.
+
+        Source: aten/src/ATen/native/cuda/layer_norm_kernel.cu; aten/src/ATen/autocast_mode.h.
+        """
+        tape = self.tape
+        given = self.cast(x, "fp32" if self.seat.autocast else x.dtype, "fp32 copy")
+        learned = [tape.parameter(1, x.width, self.weights_dtype, self.base_trains)]
+        learned += [tape.parameter(1, x.width, self.weights_dtype, self.base_trains)] * self.has(bias)
+        out = tape.like(given, "norm output")
+        statistics = [tape.empty(name, x.rows, 1, "fp32") for name in ("mean", "deviation")]
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            result = tape.like(given, "norm gradient")
+            grads = [tape.like(one, "gradient", kind="gradient") if one.requires_grad else None for one in learned]
+            return [result, *grads]
+
+        tape.node(out, [given, *learned], [given, *statistics], backward)
+        self.drop(given, *statistics)
+        return out
