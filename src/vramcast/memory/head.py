@@ -64,6 +64,10 @@ class Model(ScoredLogits):
         width = seat.arch.ends.rotary
         own = seat.state == "generate" or seat.arch.ends.own_positions
         positions = seat.tokens if own else seat.seq_len
+        if seat.arch.ends.complex_tables:
+            table = tape.empty("complex table", positions, width, "fp32")
+            self.tables = table, Tensor(positions, 0, "fp32", None)
+            return
         angles = tape.empty("fp32 angles", positions, width, "fp32")
         cosines, sines = (tape.like(angles, f"fp32 {part}") for part in ("cosines", "sines"))
         tape.drop(angles)

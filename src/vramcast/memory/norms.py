@@ -14,6 +14,8 @@ class Norms(Eager):
         self.scope(name)
         if kind == "rms_wide":
             return self._rms_wide(x)
+        if kind == "l2":
+            return self._l2_norm(x)
         if kind == "layer":
             return self._layer_norm(x, f"{name}.bias")
         return self.rms_norm(x)
@@ -29,6 +31,16 @@ class Norms(Eager):
         weighted = self.scale(normal, tape.parameter(1, x.width, dtype, self.base_trains), "weighted")
         out = self.cast(weighted, x.dtype, "norm output")
         self.drop(normal, weighted, mean)
+        return out
+
+    def _l2_norm(self, x: Tensor) -> Tensor:
+        """A root-mean-square norm without a weight.
+
+        Source: transformers/models/llama4/modeling_llama4.py, Llama4TextL2Norm.
+        """
+        normal, mean = self.normalised(x)
+        out = self.cast(normal, x.dtype, "norm output")
+        self.drop(normal, mean)
         return out
 
     def _layer_norm(self, x: Tensor, bias: str) -> Tensor:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
-from vramcast.memory.experts import Experts
+from vramcast.memory.every_expert import EveryExpert
 from vramcast.memory.tape import Tensor
 from vramcast.models.ops import Heads
 from vramcast.num import Size, whole
 
 
-class TowerOperators(Experts):
-    """`Experts` with the operators of towers."""
+class TowerOperators(EveryExpert):
+    """`EveryExpert` with the operators of towers."""
 
     def convolve(self, name: str, pixels: Tensor) -> Tensor:
         """A convolution that reads every pixel once is a product with rows, each of a patch's pixels, cast before to

@@ -178,6 +178,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """width of the tables of rotary positions; 0: none"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    complex_tables: bool = False
+    """one table of complex numbers instead of cosines and sines"""
     wide_tables: bool = False
     """the tables are fp32 whatever the hidden states are"""
     narrow: bool = False

@@ -14,6 +14,7 @@ from vramcast.models.types import qwen_vision, towers
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.dense import TYPES as DENSE
 from vramcast.models.types.experts import Rule, listed, moe, routed, shared
+from vramcast.models.types.llama_vision import LLAMA4, MLLAMA
 from vramcast.models.types.mla import DEEPSEEK
 from vramcast.models.types.moe import TYPES as MOE
 from vramcast.models.types.recurrent import QWEN3_5, QWEN3_5_MOE
@@ -73,41 +74,6 @@ def _need(block: Blocks) -> Need:
     return "sound" if block.name.startswith("audio") else "images"
 
 
-def _crosses(c: Fields, layer: int) -> bool:
-    return layer in c.indices("cross_attention_layers")
-
-
-def _cross_gates(c: Fields, layer: int) -> list[Weight]:
-    return [tensor(f"cross_attn_{name}_gate", 1) for name in ("attn", "mlp")] if _crosses(c, layer) else []
-
-
-class _Mllama(Decoder, frozen=True):
-    """Llama 3.2 Vision has eight more embeddings than logits."""
-
-    def embedding(self, c: Fields) -> list[Weight]:
-        return [tensor("embed_tokens.weight", axis(c.count("vocab_size") + 8, kind="vocab"), hidden(c))]
-
-
-def _llama4_rule(c: Fields, layer: int) -> bool:
-    chosen, step = c.get("moe_layers"), c.count("interleave_moe_layer_step", 1)
-    if isinstance(chosen, list):
-        return layer in chosen
-    return layer % step == step - 1
-
-
-def _llama4_experts(c: Fields, layer: int) -> list[Weight]:
-    middle = axis(c.count("intermediate_size"))
-    number, used, at = c.count("num_local_experts"), c.count("num_experts_per_tok"), "feed_forward"
-    return [
-        *routed(c, f"{at}.experts", number, used, middle, transposed=True),
-        *linear(f"{at}.router", hidden(c), number),
-        *gated(at=f"{at}.shared_expert")(c, layer),
-    ]
-
-
-_dense_llama4 = gated(at="feed_forward", width=lambda c: axis(c.count("intermediate_size_mlp")))
-
-
 def _m3_attention(c: Fields, layer: int) -> list[Weight]:
     """MiniMax M3: sparse layers have a small indexer over blocks of keys."""
     found = list(gqa(qk_norm="q_norm k_norm")(c, layer))
@@ -155,12 +121,9 @@ TYPES = {
     "mistral3": Multimodal(_MISTRAL, towers.pixtral),
     "kimi_k25": Multimodal({"kimi_k2": DEEPSEEK, "deepseek_v3": DEEPSEEK}, towers.kimi),
     "minimax_m3_vl": Multimodal(_M3, towers.minimax, text_ties=True),
-    "mllama": Multimodal(
-        _Mllama(either(_crosses, gqa(at="cross_attn", qk_norm="q_norm k_norm"), gqa()), gated(), more=_cross_gates),
-        towers.mllama,
-    ),
+    "mllama": Multimodal(MLLAMA, towers.mllama),
     "llama4": Multimodal(
-        Decoder(gqa("attention_bias", "attention_bias"), either(_llama4_rule, _llama4_experts, _dense_llama4)),
+        LLAMA4,
         towers.llama4,
         tied=False,
         text_ties=True,
