@@ -57,7 +57,7 @@ class Norms(Eager):
         statistics = [tape.empty(name, x.rows, 1, "fp32") for name in ("mean", "deviation")]
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
-            result = tape.like(given, "norm gradient")
+            result = tape.like(given, "norm gradient") if given.requires_grad else None
             grads = [tape.like(one, "gradient", kind="gradient") if one.requires_grad else None for one in learned]
             return [result, *grads]
 

@@ -53,7 +53,7 @@ class Llama4Attention(Struct, frozen=True):
 def _llama4_attention(c: Fields, layer: int) -> Forward:
     query, key, width = heads(c)
     layers, step = c.count("num_hidden_layers"), c.count("no_rope_layer_interval", 4)
-    flags = c.items("no_rope_layers", layers)
+    flags = c.items("no_rope_layers", layers) if c.get("no_rope_layers") else None
     rotates = bool(flags[layer]) if flags else (layer + 1) % step != 0
     window = c.count("attention_chunk_size", 0, 0) if rotates else 0
     shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width, window)
