@@ -57,15 +57,15 @@ class Seats:
             return {}
         if state == "infer":
             sequences, length = _tokens(self.settings, scores=True)
-            return {"sequences": sequences, "seq_len": length, **self._score(phase)}
+            return {"sequences": sequences, "seq_len": length, "kernel_len": length, **self._score(phase)}
         if state != "generate":
             return {}
         total, prompt = total_len(self.settings), prompt_len(self.settings)
         sequences = {"sequences": generated_sequences(self.settings), **self._without_autocast()}
         if instant == "decode":
-            sequences |= {"decodes": True, "seq_len": 1, "cached_len": total}
+            sequences |= {"decodes": True, "seq_len": 1, "kernel_len": 1, "cached_len": total}
         else:
-            sequences |= {"seq_len": prompt, "cached_len": prompt}
+            sequences |= {"seq_len": prompt, "kernel_len": prompt, "cached_len": prompt}
         return {**sequences, "prompt_len": prompt, "longest": total}
 
     def _score(self, phase: str) -> dict[str, Any]:
@@ -151,6 +151,7 @@ def _model_seat(job: Resolved, role: Role, settings: Settings) -> Seat:
         reentrant=settings.recompute_reentrant,
         loss="fused" if fused else "full",
         attention=settings.attention or "flash",
+        kernel_len=length,
         one_sequence=sequences == 1,
         caches=settings.engine_kind == "hf",
         cache=settings.engine_cache,

@@ -27,7 +27,7 @@ class Attention(EagerAttention):
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
-        if seat.attention == "efficient" or int(heads.width) != int(heads.values):
+        if seat.attention == "efficient" or int(heads.width) != int(heads.values) or seat.binds(heads.window):
             out = self._efficient(query, key, value, heads)
         else:
             out = self._flash(query, key, value, heads)
@@ -74,15 +74,18 @@ class Attention(EagerAttention):
 
     def _efficient(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
         """Memory-efficient attention: keys and values are first expanded to all heads (before torch 2.14 the kernel has
-        no grouped heads); rows of the log-sum-exp are padded to 32. Backward adds an fp32 row sum.
+        no grouped heads); rows of the log-sum-exp are padded to 32. A mask becomes numbers, and is kept. Backward adds
+        an fp32 row sum.
 
-        Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu; transformers repeat_kv.
+        Source: aten/src/ATen/native/transformers/attention.cpp, convert_boolean_attn_mask; aten/src/ATen/native/transformers/cuda/attention_backward.cu; transformers repeat_kv.
         """
         tape, seat = self.tape, self.seat
         key, value = (self._expanded(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
         out = tape.empty("attention output", query.rows, heads.count * heads.values, query.dtype)
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
         log_sum = tape.empty("log-sum-exp", padded_rows, heads.count, "fp32")
+        masked = seat.binds(heads.window)
+        bias = [tape.empty("mask as numbers", query.rows, seat.seq_len, query.dtype)] if masked else []
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
             sides = (("query", query), ("key", key), ("value", value))
@@ -91,8 +94,8 @@ class Attention(EagerAttention):
             tape.drop(row_sum)
             return grads
 
-        tape.node(out, [query, key, value], [query, key, value, out, log_sum], backward)
-        self.drop(log_sum, key, value)
+        tape.node(out, [query, key, value], [query, key, value, out, log_sum, *bias], backward)
+        self.drop(log_sum, key, value, *bias)
         return out
 
     def cache(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -49,7 +49,12 @@ class Model(ScoredLogits):
             tape.drop(*sort)
             return [table]
 
-        return tape.node(out, [weight], [], backward)
+        tape.node(out, [weight], [], backward)
+        if not arch.ends.scales:
+            return out
+        scaled = self.times(out)
+        self.drop(out)
+        return scaled
 
     def rope_tables(self) -> None:
         """Cosines and sines of every position, in the dtype of the hidden states; computed in fp32. Training shares
@@ -68,6 +73,8 @@ class Model(ScoredLogits):
             table = tape.empty("complex table", positions, width, "fp32")
             self.tables = table, Tensor(positions, 0, "fp32", None)
             return
+        for _ in range(1, seat.arch.ends.tables):
+            self.variables += [tape.empty("other rope table", positions, width, self.weights_dtype) for _ in range(2)]
         angles = tape.empty("fp32 angles", positions, width, "fp32")
         cosines, sines = (tape.like(angles, f"fp32 {part}") for part in ("cosines", "sines"))
         tape.drop(angles)

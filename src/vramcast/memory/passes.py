@@ -237,11 +237,12 @@ def cached_casts(seat: Seat) -> Size:
 
 
 def _mask(ops: Model) -> Size:
-    if ops.seat.attention != "eager":
-        return 0
+    seat, windows = ops.seat, ops.seat.arch.ends.windows
+    if seat.attention != "eager":  # of true and false, for each window that is shorter than a sequence
+        return sum(seat.binds(window) for window in windows) * seat.tokens * seat.seq_len
     mask = ops.mask()
     ops.drop(mask)
-    return ops.tape.size(mask)
+    return max(len(windows), 1) * ops.tape.size(mask)
 
 
 def _leaf(seat: Seat) -> Size:

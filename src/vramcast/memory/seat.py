@@ -143,6 +143,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     entropy: Literal["none", "compiled", "eager", "chunked"] = "none"
     """of the logits: in the pass over old log-probabilities, and in the loss where it is part of it"""
     attention: str = "flash"
+    kernel_len: int = 0
+    """tokens of a sequence where they choose a kernel: those of a window need a mask"""
     one_sequence: bool = False
     """a micro-batch is one sequence: products of heads need no copies"""
     sees: bool = False
@@ -230,6 +232,11 @@ class Seat(Struct, frozen=True, kw_only=True):
             return False
         needed = self.records if what == "optimizer" else self.busy
         return what not in self.offloads or needed
+
+    def binds(self, window: Size) -> bool:
+        """Sequences are not shorter than a layer's window, so its attention needs a mask (transformers
+        masking_utils.py, _ignore_causal_mask_sdpa)."""
+        return 0 < int(window) <= self.kernel_len
 
     @property
     def tokens(self) -> Size:

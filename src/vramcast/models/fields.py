@@ -120,6 +120,8 @@ class Fields:
         self.assumed: dict[str, Any] = {} if parent is None else parent.assumed
         self.mistakes: Mistakes = Mistakes() if parent is None else parent.mistakes
         self.sections: dict[str, Fields] = {}
+        self.windows: list[Size] = []
+        """of the layers, once a table has asked for them"""
 
     def path(self, name: str) -> str:
         return f"{self.section}.{name}" if self.section else name

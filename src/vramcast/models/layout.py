@@ -174,8 +174,14 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the last norm's name; "" for none"""
     multiplies: bool = False
     """constants multiply the embedding and the logits"""
+    scales: bool = False
+    """a constant multiplies the embedding"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
+    tables: int = 1
+    """kinds of layers that have rotary positions of their own"""
+    windows: tuple[Size, ...] = ()
+    """of the kinds of layers: tokens that their attention sees at most, 0 for all; each has a mask of its own"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
     complex_tables: bool = False

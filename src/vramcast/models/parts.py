@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from vramcast.models.cache.windows import spans
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Blocks, Piece, Weight, Width, axis
 from vramcast.models.ops import Forward, Heads, Operators, Tensor
@@ -83,6 +84,19 @@ def heads(c: Fields) -> tuple[Axis, Axis, Size]:
     return axis(queries, width), axis(keys, width, "kv"), width
 
 
+def windows(c: Fields) -> list[Size]:
+    """Tokens that the attention of each layer sees at most; 0: all."""
+    if not c.windows:
+        found = spans(c.known.type, c.config, c.count("num_hidden_layers"), c.source)
+        c.windows = [span.tokens for span in found]
+    return c.windows
+
+
+def window(c: Fields, layer: int) -> Size:
+    """That of a layer."""
+    return windows(c)[layer]
+
+
 def head_width(c: Fields) -> Size:
     """Elements of a head."""
     return heads(c)[2]
@@ -123,10 +137,10 @@ def gqa(
                 found += norm(f"{at}.{name}", width if norm_width == "head" else side)
         return [*found, *(extra(c, layer) if extra else ())]
 
-    def forward(c: Fields, _: int) -> Forward:
+    def forward(c: Fields, layer: int) -> Forward:
         query, key, width = heads(c)
         names = tuple(qk_norm.split()) if qk_norm and c.flag(norm_if) else ()
-        shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width)
+        shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width, window(c, layer))
         turned = rotary(c) if rotary else 0
         partial = 0 if int(turned) == int(width) else turned
         return GroupedQuery(at, out, shape, fused, names, norm_width == "head", norm_kind, norm_last, partial)

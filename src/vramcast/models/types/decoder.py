@@ -23,6 +23,7 @@ from vramcast.models.parts import (
     single,
     stack,
     tensor,
+    windows,
 )
 from vramcast.num import Size
 
@@ -127,6 +128,8 @@ class Decoder(Struct, frozen=True):
     """width of the tables of rotary positions"""
     multiplies: Flag = False
     """constants multiply the embedding, what layers add, and the logits"""
+    scales: bool = False
+    """a constant multiplies the embedding alone"""
     first: Weights = none
     """what stands between embedding and layers"""
     more: Weights = none
@@ -162,7 +165,9 @@ class Decoder(Struct, frozen=True):
             norm=self.norm,
             final=self.final,
             multiplies=c.flag(self.multiplies),
+            scales=self.scales,
             rotary=self.rotary(c) if self.rotary else 0,
+            windows=tuple(dict.fromkeys(windows(c))),
         )
 
     def layer_count(self, c: Fields) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Weight, axis
+from vramcast.models.layout import Ends, Weight, axis
 from vramcast.models.parts import Weights, either, gated, gqa, heads, hidden, none, norm, norms, plain, tensor
 from vramcast.models.types.decoder import Decoder
 
@@ -55,6 +57,15 @@ def _parallel(field: str, bias: bool) -> Weights:
     return either(lambda c, _: c.flag(field), none, norms("post_attention_layernorm", bias))
 
 
+class _Gemma3(Decoder, frozen=True):
+    """Layers that slide have rotary positions of their own."""
+
+    def ends(self, c: Fields) -> Ends:
+        found = super().ends(c)
+        return structs.replace(found, tables=len(found.windows))
+
+
+_GEMMA_MLP = gated(activation="hidden_activation")
 TYPES = {
     "llama": LLAMA,
     "iquestcoder": LLAMA,
@@ -85,9 +96,16 @@ TYPES = {
     "olmo": Decoder(_BIASED, gated(), norms="", final=""),
     "olmo2": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), gated(), norms=POST_NORM),
     "olmo3": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), gated(), norms=POST_NORM),
-    "gemma": Decoder(_BIASED, gated()),
+    "gemma": Decoder(_BIASED, _GEMMA_MLP, norm="rms_wide", scales=True),
     "gemma2": Decoder(_BIASED, gated(), norms=SANDWICH),
-    "gemma3_text": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), gated(), norms=SANDWICH),
+    "gemma3_text": _Gemma3(
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_kind="rms_wide"),
+        _GEMMA_MLP,
+        norms=SANDWICH,
+        order="sandwich",
+        norm="rms_wide",
+        scales=True,
+    ),
     "apertus": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm=_QK),
         plain("mlp.up_proj mlp.down_proj", "mlp_bias"),

@@ -1,4 +1,4 @@
-"""The language models of Llama 4 and Llama 3.2 Vision: experts that are given every token, layers that look at images."""
+"""The language models of Llama 4 and Llama 3.2 Vision: experts that see every token, layers that see images."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from msgspec import Struct, structs
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Blocks, Ends, Need, Sight, Weight, axis
-from vramcast.models.parts import either, gated, gqa, hidden, linear, norm, tensor
+from vramcast.models.parts import gated, gqa, hidden, linear, norm
 from vramcast.models.types import qwen_vision, towers
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.dense import TYPES as DENSE
-from vramcast.models.types.experts import Rule, listed, moe, routed, shared
+from vramcast.models.types.experts import Rule, listed, moe, shared
 from vramcast.models.types.llama_vision import LLAMA4, MLLAMA
 from vramcast.models.types.mla import DEEPSEEK
 from vramcast.models.types.moe import TYPES as MOE
