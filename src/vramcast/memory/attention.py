@@ -77,7 +77,8 @@ class Attention(EagerAttention):
         no grouped heads); rows of the log-sum-exp are padded to 32. A mask becomes numbers, and is kept. Backward adds
         an fp32 row sum.
 
-        Source: aten/src/ATen/native/transformers/attention.cpp, convert_boolean_attn_mask; aten/src/ATen/native/transformers/cuda/attention_backward.cu; transformers repeat_kv.
+        Source: aten/src/ATen/native/transformers/attention.cpp, convert_boolean_attn_mask;
+        aten/src/ATen/native/transformers/cuda/attention_backward.cu; transformers repeat_kv.
         """
         tape, seat = self.tape, self.seat
         key, value = (self._expanded(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))

@@ -236,7 +236,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     def binds(self, window: Size) -> bool:
         """Sequences are not shorter than a layer's window, so its attention needs a mask (transformers
         masking_utils.py, _ignore_causal_mask_sdpa)."""
-        return 0 < int(window) <= self.kernel_len
+        both_ways = self.sees and self.arch.ends.both_ways
+        return 0 < int(window) <= self.kernel_len or (both_ways and self.kernel_len > 1)
 
     @property
     def tokens(self) -> Size:

@@ -184,6 +184,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """of the kinds of layers: tokens that their attention sees at most, 0 for all; each has a mask of its own"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    both_ways: bool = False
+    """tokens of an image see each other, so every layer needs a mask"""
     complex_tables: bool = False
     """one table of complex numbers instead of cosines and sines"""
     wide_tables: bool = False
