@@ -102,6 +102,9 @@ class Attention(EagerAttention):
     def cache(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Hugging Face's cache takes keys and values over by copy; the copies are counted by the kv_cache term. In
         training the outputs hold the cache, and so it keeps them when a block's backward is through with them."""
+        if self.seat.caches_until_loss and self.tape.records:
+            self.cached += [key, value]
+            return self.tape.hold(key), self.tape.hold(value)
         if self.seat.caches_in_step and self.tape.records:
             return self.tape.hold(key), self.tape.hold(value)
         if not (self.seat.caches and self.seat.state == "generate"):

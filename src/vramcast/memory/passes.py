@@ -113,6 +113,9 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
     keeps_input = hidden.storage is not None and hidden.storage.holds > 0
     carried = tape.size(hidden) if keeps_input else 0
     held = {id(x.storage): tape.size(x) for x in ops.held_inputs}
+    before = len(tape.steps)
+    tape.drop(*ops.cached)
+    cached = total(storage.size for sign, storage in tape.steps[before:] if sign < 0)
     kept = [
         storage.size
         for storage in tape.living(since)
@@ -133,6 +136,7 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
         keeps_input,
         (*kept, carried),
         total(held.values()),
+        cached,
     )
 
 

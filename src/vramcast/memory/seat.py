@@ -264,6 +264,12 @@ class Seat(Struct, frozen=True, kw_only=True):
         return self.recipe.outputs_kept and self.recompute != "full"
 
     @property
+    def caches_until_loss(self) -> bool:
+        """The model's outputs, and with them the cache, go when the loss is computed."""
+        kept = self.recipe.cache_by_config and self.arch.ends.own_cache
+        return kept and not self.recipe.outputs_kept and self.recompute != "full"
+
+    @property
     def inputs_require_grad(self) -> bool:
         """Adapters behind checkpoints need a graph from the embedding on (enable_input_require_grads)."""
         return self.tuning == "lora" and self.recompute == "full"

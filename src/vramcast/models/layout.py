@@ -182,6 +182,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """kinds of layers that have rotary positions of their own"""
     windows: tuple[Size, ...] = ()
     """of the kinds of layers: tokens that their attention sees at most, 0 for all; each has a mask of its own"""
+    own_cache: bool = False
+    """the language model's section says whether it makes a cache, whatever that of the whole model says"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
     both_ways: bool = False

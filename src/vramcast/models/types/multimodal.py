@@ -35,6 +35,8 @@ class Multimodal(Struct, frozen=True):
     """older configs spell the language model's fields beside `vision_config`"""
     sight: Callable[[Fields], Sight | None] | None = None
     """what the tower runs on, where its forward is written"""
+    own_cache: bool = True
+    """the forward of the whole model does not pass on what its configuration says of a cache"""
     both_ways: bool = False
     """tokens of an image see each other"""
     axes: bool = False
@@ -54,7 +56,7 @@ class Multimodal(Struct, frozen=True):
         section = c.flat("text_config") if self.flat else self.section(c)
         text = self.text if isinstance(self.text, Decoder) else self.named(c, self.text)
         sight = self.sight(c) if self.sight else None
-        return structs.replace(text.ends(section), own_positions=self.axes, sight=sight, both_ways=self.both_ways)
+        return structs.replace(text.ends(section), own_positions=self.axes, own_cache=self.own_cache, sight=sight, both_ways=self.both_ways)
 
     def section(self, c: Fields) -> Fields:
         """The language model's fields, with the defaults of its own type if it is one."""
@@ -120,7 +122,7 @@ TYPES = {
     "qwen3_5_moe": Multimodal(QWEN3_5_MOE, qwen_vision.qwen3(deep=False), axes=True),
     "gemma3": Multimodal(DENSE["gemma3_text"], towers.siglip, sight=towers.siglip_sight, both_ways=True),
     "llava": Multimodal(_LLAVA, towers.clip, sight=towers.clip_sight),
-    "mistral3": Multimodal(_MISTRAL, towers.pixtral),
+    "mistral3": Multimodal(_MISTRAL, towers.pixtral, own_cache=False),
     "kimi_k25": Multimodal({"kimi_k2": DEEPSEEK, "deepseek_v3": DEEPSEEK}, towers.kimi),
     "minimax_m3_vl": Multimodal(_M3, towers.minimax, text_ties=True),
     "mllama": Multimodal(MLLAMA, towers.mllama),
