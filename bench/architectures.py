@@ -17,7 +17,8 @@ import json
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from difflib import SequenceMatcher
 from pathlib import Path
 from time import perf_counter
@@ -32,6 +33,7 @@ from tests.models.tiny import MODES, job, smallest, tiny  # noqa: E402
 
 from vramcast.errors import Refused  # noqa: E402
 from vramcast.estimate import forecast  # noqa: E402
+from vramcast.memory import passes  # noqa: E402
 from vramcast.memory.alloc_conf import AllocatorSettings  # noqa: E402
 from vramcast.memory.head import Model  # noqa: E402
 from vramcast.memory.seat import Seat  # noqa: E402
@@ -113,21 +115,20 @@ def said(values: dict[str, Any]) -> Understanding:
     return Understanding([Fact(path, check_value(path, value, origin), origin) for path, value in values.items()])
 
 
-def compare(model_type: str, mode: str, cache: Cache | None = None, **more: Any) -> Compared:
-    """The small model of a type in one mode, both ways."""
+def compare(
+    model_type: str, mode: str, cache: Cache | None = None, *, watch: bool = False, more: dict[str, Any] | None = None
+) -> Compared:
+    """The small model of a type in one mode, both ways. `watch`: keep the tapes."""
     config = tiny(model_type)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(config))
-        asked = said({"model": str(path), **job(model_type, mode), **more})
+        asked = said({"model": str(path), **job(model_type, mode), **(more or {})})
         formula: dict[Key, PhaseBytes] = {}
         wrong, runs = "", list[Run]()
         try:
-            with_runs = _watched(runs)
-            try:
+            with _watched(runs if watch else None):
                 formula = {key_of(phase): phase for phase in forecast(asked, cards=False).groups[0].phases}
-            finally:
-                Model.run = with_runs  # type: ignore[method-assign]
         except Refused as refused:
             wrong = f"no formula: {refused.mistakes[0].fact}"
         except Exception as error:
@@ -147,18 +148,24 @@ def _traced(asked: Understanding, config: dict[str, Any], cache: Cache | None) -
     return judge(record(question, Here(), cache=cache), AllocatorSettings(), known.gpu, None)
 
 
-def _watched(runs: list[Run]) -> Any:
-    """Note every block that runs on a tape from now on. The method that was there."""
-    plain = Model.run
+@contextmanager
+def _watched(runs: list[Run] | None) -> Generator[None]:
+    """Note every block that runs on a tape; on the sizes of the job, and not once for all sizes."""
+    plain, planned = Model.run, passes.planned
 
     def run(self: Model, block: Blocks, hidden: Any) -> Any:
         begin = len(self.tape.steps)
         out = plain(self, block, hidden)
+        assert runs is not None
         runs.append(Run(self.seat, block, self.tape, begin, len(self.tape.steps)))
         return out
 
-    Model.run = run  # type: ignore[method-assign]
-    return plain
+    if runs is not None:
+        Model.run, passes.planned = run, lambda seat, _, make: make(seat)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Model.run, passes.planned = plain, planned  # type: ignore[method-assign]
 
 
 def key_of(phase: PhaseBytes) -> Key:
@@ -351,7 +358,7 @@ def main() -> int:
     for name in names:
         for mode in modes:
             begun = perf_counter()
-            found = compare(name, mode, cache, **more)
+            found = compare(name, mode, cache, watch=asked.by_term, more=more)
             told = found.wrong or f"{found.off:+7.2%}  {'' if abs(found.off) <= LIMIT else 'OFF'}"
             right = not found.wrong and abs(found.off) <= LIMIT
             failed += not found.wrong and not right

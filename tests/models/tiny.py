@@ -102,6 +102,8 @@ LORA: dict[str, Config] = {
 }
 """targets of types whose linear layers PEFT does not adapt all: a state's `out_proj` goes into its kernel,
 and these two routers return tuples"""
+SCANNED = ("mamba", "falcon_mamba", "jamba")
+"""types whose class, without its kernels, goes token by token: their sequences are shorter, to be traced in seconds"""
 JOB = {
     "gpu": "a100-sxm-80gb", "framework": "transformers==5.24.0", "algorithm": "sft", "micro_batch": 2,
     "seq_len": SEQ_LEN, "labelled_frac": 1.0, "accumulation": 1, "weights_dtype": "bf16", "compute_dtype": "bf16",
@@ -111,7 +113,7 @@ JOB = {
 
 def job(model_type: str, mode: str) -> Config:
     """What a job of a mode says. Parameters of experts that are one tensor are adapted without dropout only."""
-    found = JOB | MODES[mode]
+    found = JOB | MODES[mode] | ({"seq_len": SEQ_LEN // 8} if model_type in SCANNED else {})
     if "lora.rank" in MODES[mode]:
         experts = re.search(r'"[a-z_]*(?:experts|moe)[a-z_]*":', json.dumps(smallest()[model_type].config))
         found |= LORA.get(model_type, {}) | ({"lora.dropout": 0.0} if experts else {})

@@ -33,17 +33,37 @@ def check_model(
     _check_lora(settings, arch, origin, mistakes)
     _check_images(settings, arch, origin, mistakes)
     _check_window(settings, arch, origin, mistakes)
+    contradicted |= _check_attention(settings, arch, origin, mistakes)
     if arch.max_len and settings.seq_len > arch.max_len:
         warnings.append(f"seq_len = {settings.seq_len:,} is longer than {arch.name} was made for ({arch.max_len:,})")
     return contradicted
 
 
+def _check_attention(
+    settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes
+) -> set[str]:
+    """Eager attention where it is not modelled, or another where the model's class has none."""
+    runs = settings.engine_kind == "hf" and generates(settings)
+    if settings.attention == "eager" and runs and not arch.ends.eager:
+        mistakes.add(
+            "attention = eager is modelled in training, and not yet where the model generates",
+            **{"from": origin("attention"), "allowed": "flash, efficient"},
+        )
+        return {"attention"}
+    if settings.attention == "efficient" and arch.ends.eager:
+        mistakes.add(
+            f"attention = efficient is not there for {arch.model_type}: Transformers has none for its class",
+            **{"from": origin("attention"), "allowed": "eager, flash"},
+        )
+        return {"attention"}
+    return set()
+
+
 def check(
     settings: Settings, facts: Mapping[str, Fact], gpu: Gpu | None, warnings: list[str], mistakes: Mistakes
-) -> set[str]:
-    """Collect mistakes and warnings about values that do not go together; gives the paths with mistakes."""
+) -> None:
+    """Collect mistakes and warnings about values that do not go together."""
     origin = _origins(facts)
-    contradicted: set[str] = set()
     if settings.gpus > 1 and not learns(settings) and not serves(settings):
         mistakes.add(
             "inference on several GPUs is not modelled yet",
@@ -66,17 +86,10 @@ def check(
     if not learns(settings):
         _check_lengths(settings, origin, mistakes)
     _check_cache(settings, origin, mistakes)
-    if settings.attention == "eager" and settings.engine_kind == "hf" and generates(settings):
-        mistakes.add(
-            "attention = eager is modelled in training, and not yet where the model generates",
-            **{"from": origin("attention"), "allowed": "flash, efficient"},
-        )
-        contradicted.add("attention")
     with mistakes.collect():
         parse(settings.allocator, f"{origin('allocator')}  allocator")
     if gpu is not None and not gpu.has_bf16 and "bf16" in (settings.compute_dtype, settings.weights_dtype):
         warnings.append(f"{gpu.driver_name} has no bf16 units: frameworks refuse bf16 there; set compute_dtype=fp16")
-    return contradicted
 
 
 def rests_on_said(mistake: Mistake) -> bool:
@@ -131,6 +144,13 @@ def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mi
             f"lora.targets: {', '.join(unknown)} match no linear layer of {arch.name}",
             **{"from": origin("lora.targets"), "allowed": ", ".join((*arch.linears, "all-linear"))},
         )
+    moved = _moved_targets(arch, settings.lora_targets or [])
+    if moved:
+        mistakes.add(
+            f"lora.targets: PEFT moves {', '.join(moved)} to the packed experts of {arch.model_type}, and adapters on "
+            "those are not modelled yet",
+            **{"from": origin("lora.targets"), "allowed": ", ".join(_attention(arch))},
+        )
     widest = min(int(side) for block in arch.kinds for weight in block.weights for side in weight.shape
                  if weight.name.removesuffix(".weight") in block.linears())  # fmt: skip
     if settings.lora_rank > widest:
@@ -170,6 +190,22 @@ def _check_cache(settings: Settings, origin: Callable[[str], str], mistakes: Mis
             f"engine.kv_dtype = {dtype} is no dtype of a cache with engine.kind = {kind}",
             **{"from": origin("engine.kv_dtype"), "allowed": ", ".join(_CACHES[kind])},
         )
+
+
+def _moved_targets(arch: Arch, targets: list[str]) -> list[str]:
+    """Targets that PEFT takes for parameters of packed experts, by their names in transformers 4. `all-linear` has
+    them all."""
+    from vramcast.models.adapters.methods import fusions  # a large file, which few jobs need
+
+    known = fusions()
+    names = known.renamed.get(known.types.get(arch.model_type, ""), {})
+    return list(names) if names and "all-linear" in targets else [name for name in targets if name in names]
+
+
+def _attention(arch: Arch) -> list[str]:
+    """Last names of the linear layers of attention."""
+    found = (name.rpartition(".")[2] for block in arch.kinds for name in block.linears() if "attn" in name)
+    return list(dict.fromkeys(found))
 
 
 def _check_window(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:

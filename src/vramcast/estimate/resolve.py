@@ -91,6 +91,12 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
     settings = settings_of(_values(filled))
     name, version, _ = parse_framework(str(filled["framework"].value))
     behaviour = recipe(name, version, _complete(settings))
+    if programs and behaviour.experts_apart and model.arch.has_experts and model.arch.measured is None:
+        raise refuse(
+            f"the experts of {model.arch.name} under {name} {version} are not modelled yet: Transformers 4 runs them "
+            "one by one",
+            **{"from": str(filled["framework"].origin), "help": f"--set framework={name}: its newest version"},
+        )
     return Resolved(
         job=said.job(),
         facts=filled,
@@ -165,7 +171,7 @@ def _check(
     contradicted: set[str] = set()
     if model is not None:
         contradicted = check_model(settings, model.arch, filled, warnings, found)
-    contradicted |= check(settings, filled, gpu, warnings, found)
+    check(settings, filled, gpu, warnings, found)
     if model is not None:
         contradicted |= check_packing(settings, model.arch, model.quantisation, filled, found)
     behaviour = Recipe()

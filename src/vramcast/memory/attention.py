@@ -15,11 +15,18 @@ class Attention(EagerAttention):
     """`Linears` with attention."""
 
     def attention(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, joined: bool = False
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: Heads,
+        *,
+        joined: bool = False,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of all sequences; query, key and value are `tokens * width`. The flash kernel wants keys and
         values of one width (sdp_utils.cpp, check_head_dim_size_flash), and gives what lies as its queries do: head by
-        head where they were `joined`, and then it is copied into rows."""
+        head where they were `joined`, and then it is copied into rows. It knows no `mask` either."""
         seat = self.seat
         if seat.attention == "eager":
             return self._eager(query, key, value, heads)
@@ -27,8 +34,9 @@ class Attention(EagerAttention):
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
-        if seat.attention == "efficient" or int(heads.width) != int(heads.values) or seat.binds(heads.window):
-            out = self._efficient(query, key, value, heads)
+        bound = seat.binds(heads.window)
+        if seat.attention == "efficient" or mask is not None or bound or int(heads.width) != int(heads.values):
+            out = self._efficient(query, key, value, heads, [] if mask is None else [mask])
         else:
             out = self._flash(query, key, value, heads)
             if joined:
@@ -72,7 +80,7 @@ class Attention(EagerAttention):
             return []
         return [self.tape.like(query, f"expanded {name} gradient") for name in ("key", "value")]
 
-    def _efficient(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
+    def _efficient(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, masks: list[Tensor]) -> Tensor:
         """Memory-efficient attention: keys and values are first expanded to all heads (before torch 2.14 the kernel has
         no grouped heads); rows of the log-sum-exp are padded to 32. A mask becomes numbers, and is kept. Backward adds
         an fp32 row sum.
@@ -95,7 +103,7 @@ class Attention(EagerAttention):
             tape.drop(row_sum)
             return grads
 
-        tape.node(out, [query, key, value], [query, key, value, out, log_sum, *bias], backward)
+        tape.node(out, [query, key, value], [query, key, value, out, log_sum, *bias, *masks], backward)
         self.drop(log_sum, key, value, *bias)
         return out
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from vramcast.memory.linear import Linears
+from vramcast.memory.promotion import promoted
 from vramcast.memory.tape import Tensor
 from vramcast.models.ops import Heads
+from vramcast.num import Size
 
 
 class EagerAttention(Linears):
@@ -22,9 +24,15 @@ class EagerAttention(Linears):
         self.drop(x)
         return alias
 
+    @property
+    def _seen(self) -> Size:
+        """Tokens of a sequence that have keys: with a cache, those that are in it too."""
+        seat = self.seat
+        return seat.cached_len if seat.caches and seat.state == "generate" else seat.seq_len
+
     def mask(self) -> Tensor:
         """What is added to the scores, of every pair of tokens of a sequence."""
-        return self.tape.empty("mask", self.seat.tokens, self.seat.seq_len, self.weights_dtype)
+        return self.tape.empty("mask", self.seat.tokens, self._seen, self.weights_dtype)
 
     def _eager(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
         """Keys and values are expanded to all heads; under autocast each product casts its inputs. The softmax is in
@@ -33,29 +41,79 @@ class EagerAttention(Linears):
         """
         tape, dtype = self.tape, self.seat.compute_dtype
         keys, values = self._expanded(key, query, "key", heads), self._expanded(value, query, "value", heads)
-        weights = self._weights(query, keys, heads)
+        weights, beside = self._weights(query, keys, heads)
         low = self.cast(weights, dtype, "attention weights")
         right = self._right(values, "value", heads)
         outputs = heads.count * heads.values
         mixed = self._bmm(tape.empty("attention by head", query.rows, outputs, dtype), low, right)
         out = tape.like(mixed, "attention output")
         tape.node(out, [mixed], [], lambda gradient: [self._separate(gradient, "attention gradient by head")])
-        self.drop(mixed, low, right, keys, values)
+        self.drop(mixed, low, right, keys, values, *beside)
         self.keep(weights)
         return out
 
-    def _weights(self, query: Tensor, keys: Tensor, heads: Heads) -> Tensor:
-        """Softmax of the scaled, masked scores, in the dtype of the query."""
+    def _weights(self, query: Tensor, keys: Tensor, heads: Heads) -> tuple[Tensor, list[Tensor]]:
+        """(softmax of the scaled, masked scores, in the dtype of the query; what is held beside it)."""
         scores = self._scores(query, keys, heads)
         scaled = self.times(scores)
         self.drop(scores)
         mask = Tensor(scaled.rows, scaled.width, self.weights_dtype, None)
         masked = self.add(scaled, mask)
         self.drop(scaled)
+        if heads.shifts:
+            return self._shifted_weights(masked, heads)
         wide = self._softmax(masked)
         weights = self.cast(wide, query.dtype, "attention weights")
         self.drop(masked, wide)
-        return weights
+        return weights, []
+
+    def _shifted_weights(self, scores: Tensor, heads: Heads) -> tuple[Tensor, list[Tensor]]:
+        """Softmax in the dtype of the scores, and of a learned one beside them if there are sinks, after the largest is
+        taken off.
+
+        Source: eager_attention_forward of transformers/models/gpt_oss/modeling_gpt_oss.py and of mimo_v2_flash.
+        """
+        tape, holds = self.tape, heads.shifts == "held"
+        given = self._with_sinks(scores, heads) if heads.sinks else tape.hold(scores)
+
+        def moved(gradient: Tensor) -> list[Tensor | None]:
+            tape.drop(tape.like(given, "negated gradient"))
+            tape.drop(tape.like(given, "gradient of the largest"))
+            return [tape.view(gradient)]
+
+        def of_softmax(gradient: Tensor) -> list[Tensor | None]:
+            result = tape.like(given, "softmax gradient")
+            tape.drop(tape.like(given, "gradient times softmax"))
+            return [result]
+
+        if not holds:
+            self.drop(scores)
+        kinds = (("largest", given.dtype), ("place of the largest", "int64"))
+        largest = [tape.empty(name, given.rows, 1, dtype) for name, dtype in kinds]
+        shifted = tape.node(tape.like(given, "shifted scores"), [given], largest[1:], moved)
+        self.drop(*largest, given)
+        every = tape.like(given, "softmax")
+        tape.node(every, [shifted], [every], of_softmax)
+        if not holds:
+            self.drop(shifted)
+        weights = every
+        if heads.sinks:
+            weights = Tensor(given.rows, scores.width, given.dtype, every.storage)
+            tape.node(weights, [every], [], lambda gradient: [tape.like(given, "gradient of the scores")])
+        if holds:
+            self.drop(scores)
+        return weights, [shifted] if holds else []
+
+    def _with_sinks(self, scores: Tensor, heads: Heads) -> Tensor:
+        tape = self.tape
+        sinks = tape.parameter(1, heads.count, self.weights_dtype, self.base_trains)
+        out = tape.empty("scores and sink", scores.rows, scores.width + 1, promoted(scores.dtype, sinks.dtype))
+
+        def apart(gradient: Tensor) -> list[Tensor | None]:
+            learned = tape.like(sinks, "sinks gradient", kind="gradient") if sinks.requires_grad else None
+            return [tape.view(gradient), learned]
+
+        return tape.node(out, [scores, sinks], [], apart)
 
     def _scores(self, query: Tensor, keys: Tensor, heads: Heads) -> Tensor:
         tape, seat = self.tape, self.seat
@@ -65,7 +123,7 @@ class EagerAttention(Linears):
         self.drop(low)
         whole, right = right, self._right(right, "key", heads)
         self.drop(whole)
-        out = tape.empty("scores", seat.tokens * heads.count, seat.seq_len, seat.compute_dtype)
+        out = tape.empty("scores", seat.tokens * heads.count, self._seen, seat.compute_dtype)
         self._bmm(out, left, right)
         self.drop(left, right)
         return out
@@ -117,5 +175,8 @@ class EagerAttention(Linears):
         if not heads.shared:
             return self._alias(x)
         tape = self.tape
-        out = tape.like(query, f"expanded {name}", x.dtype)
+        eager = self.seat.attention == "eager"
+        rows = self.seat.sequences * self._seen if eager else query.rows
+        width = heads.count * (heads.values if name == "value" else heads.width)
+        out = tape.empty(f"expanded {name}", rows, width, x.dtype)
         return tape.node(out, [x], [], lambda gradient: [tape.like(x, f"{name} gradient summed")])

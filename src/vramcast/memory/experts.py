@@ -17,18 +17,34 @@ class Experts(Views):
 
     # --- routers ------------------------------------------------------------------------------------------------------
 
-    def wide_linear(self, name: str, x: Tensor) -> Tensor:
-        """`x.float() @ W.T` with a weight that is fp32 whatever the rest of the model is; autocast casts both again.
+    def wide_linear(self, name: str, x: Tensor, *, apart: bool = False) -> Tensor:
+        """`x.float() @ W.T` with a weight that is fp32 whatever the rest of the model is; autocast casts both again,
+        unless this is `apart` from it.
 
         Source: `_keep_in_fp32_modules_strict` of the classes.
         """
         wide = self.cast(x, "fp32", "fp32 input")
         outputs, inputs = self.weights[f"{name}.weight"].shape
+        if apart:
+            out = self._apart(wide, outputs)
+            self.drop(wide)
+            return out
         out = self._product(
             name.rpartition(".")[2], wide, inputs, outputs, self.has(f"{name}.bias"), "fp32", self.base_trains
         )
         self.drop(wide)
         return out
+
+    def _apart(self, x: Tensor, outputs: Size) -> Tensor:
+        tape = self.tape
+        weight = tape.parameter(outputs, x.width, "fp32", self.base_trains)
+        out = tape.empty("output", x.rows, outputs, "fp32")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            learned = tape.like(weight, "weight gradient", kind="gradient") if weight.requires_grad else None
+            return [tape.like(x, "input gradient") if x.requires_grad else None, learned]
+
+        return tape.node(out, [x, weight], [x] if weight.requires_grad else [], backward)
 
     def softmax(self, x: Tensor, *, own: bool = False) -> Tensor:
         """In fp32, or in the tensor's own dtype."""
@@ -57,6 +73,42 @@ class Experts(Views):
         places = self.tape.empty("places of the largest", x.rows, count, "int64")
         self.tape.node(values, [x], [places], lambda gradient: [self.tape.like(x, "gradient of the largest")])
         return values, places
+
+    def sparse_mixer(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """(weights, places) of two experts, one after the other: each a masked softmax, of which the place that is
+        drawn has its own gradient. Masks, softmaxes and places are kept.
+
+        Source: transformers/models/phimoe/modeling_phimoe.py, sparsemixer, PhimoeMultiplier.
+        """
+        tape = self.tape
+        kept: list[Tensor] = []
+        for _ in range(2):
+            work = [tape.like(logits, name) for name in ("factor", "distance", "masked scores", "noise")]
+            kept += [tape.like(logits, "mask", "bool"), tape.like(logits, "softmax")]
+            kept += [tape.empty("place", logits.rows, 1, "int64"), tape.empty("share", logits.rows, 1, logits.dtype)]
+            self.drop(*work)
+        weights = tape.empty("weights", logits.rows, 2, logits.dtype)
+        places = tape.empty("places", logits.rows, 2, "int64")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            first = tape.like(logits, "scores gradient")
+            tape.drop(tape.like(logits, "scores gradient"))
+            return [first]
+
+        tape.node(weights, [logits], kept, backward)
+        self.drop(*kept)
+        return weights, places
+
+    def jitter(self, x: Tensor) -> Tensor:
+        """Multiplied in place by noise, which is kept for backward; in training only."""
+        tape = self.tape
+        if self.seat.state in ("generate", "infer"):
+            return tape.view(x)
+        noise = tape.like(x, "noise")
+        out = Tensor(x.rows, x.width, x.dtype, tape.hold(x).storage)
+        tape.node(out, [x], [noise], lambda gradient: [tape.like(x, "jitter gradient")])
+        self.drop(noise)
+        return out
 
     def gather(self, x: Tensor, places: Tensor) -> Tensor:
         """The elements of every row that `places` names."""
@@ -121,10 +173,10 @@ class Experts(Views):
         weight = self._rows(flat, order, rows)
         counted = tape.empty("experts to count", rows, 1, "fp32")
         ends = tape.empty("ends of the experts", self.weights[f"{at}.down_proj"].shape[0], 1, "fp32")
-        middle, biases = self._projected(f"{at}.gate_up_proj", given, ends, ids)
+        middle, biases = self._projected(f"{at}.gate_up_proj", given, ends, ids, [])
         mixed = self._gate(activation, middle)
-        self.drop(middle, *biases)
-        down, biases = self._projected(f"{at}.down_proj", mixed, ends, ids)
+        self.drop(middle)
+        down, biases = self._projected(f"{at}.down_proj", mixed, ends, ids, biases)
         self.drop(mixed)
         by_expert = self._weighted(down, weight)
         back = tape.empty("order back", rows, 1, "int64")
@@ -143,9 +195,11 @@ class Experts(Views):
         out = self.tape.empty("rows", rows, x.width, x.dtype)
         return self.tape.node(out, [x], [order], lambda gradient: [self.tape.like(x, "gradient of the rows")])
 
-    def _projected(self, name: str, x: Tensor, ends: Tensor, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _projected(
+        self, name: str, x: Tensor, ends: Tensor, ids: Tensor, before: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
         """(every row times the matrix of its expert, the rows of biases that are added), in the dtype of the weights:
-        autocast does not know this product.
+        autocast does not know this product. The biases `before` go when there are new ones.
 
         Source: aten/src/ATen/native/cuda/GroupedBlas.cpp; derivatives.yaml, _grouped_mm: the weight's gradient first.
         """
@@ -154,6 +208,7 @@ class Experts(Views):
         low = self.cast(x, self.weights_dtype, "input cast")
         bias = self._stacked(f"{name}_bias") if self.has(f"{name}_bias") else None
         added = [self._rows_of(bias, ids, outputs)] if bias else []
+        self.drop(*before)
         out = tape.empty("product", x.rows, outputs, self.weights_dtype)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
@@ -193,7 +248,38 @@ class Experts(Views):
         return out
 
     def _clamped_gate(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        """(clamp(up) + 1) × gate × sigmoid(gate × alpha), of a clamped gate; both are every second element.
+
+        Source: transformers/models/gpt_oss/modeling_gpt_oss.py, GptOssExperts._apply_gate.
+        """
+        half = whole(x.width, 2)
+        first, second = self.slices(x, half, half)
+        gate, up = self.clamp(first, 1), self.clamp(second, 2)
+        scaled = self.times(gate)
+        opened = self.sigmoid(scaled)
+        self.drop(scaled)
+        glu = self.multiply(gate, opened)
+        self.drop(opened)
+        plus = self._pointwise(up, "up + 1", saves=False)
+        out = self.multiply(plus, glu)
+        self.drop(plus, first, second, gate, up, glu)
+        return out
+
+    def clamp(self, x: Tensor, sides: int) -> Tensor:
+        """Keeps its input; backward compares it with each bound.
+
+        Source: torch/csrc/autograd/FunctionsManual.cpp, clamp_backward.
+        """
+        tape = self.tape
+        out = tape.like(x, "clamped")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            masks = [tape.like(x, "within the bound", "bool") for _ in range(sides)]
+            result = tape.like(x, "clamp gradient")
+            tape.drop(*masks)
+            return [result]
+
+        return tape.node(out, [x], [x], backward)
 
     def halves(self, x: Tensor) -> tuple[Tensor, ...]:
         """Two views of one memory (`chunk`), whose gradients are put together in a tensor."""

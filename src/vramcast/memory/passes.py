@@ -246,7 +246,7 @@ def _mask(ops: Model) -> Size:
         return sum(seat.binds(window) for window in windows) * seat.tokens * seat.seq_len
     mask = ops.mask()
     ops.drop(mask)
-    return max(len(windows), 1) * ops.tape.size(mask)
+    return max(len(windows), seat.arch.ends.masks) * ops.tape.size(mask)
 
 
 def _leaf(seat: Seat) -> Size:

@@ -82,15 +82,18 @@ class Views(Attention):
         return out
 
     def turn(self, x: Tensor, how: Rotation) -> Tensor:
-        """Rotary positions of a part of every head: by halves, by pairs, or as complex numbers."""
+        """Rotary positions of a head or of a part of it: a sum with a rotated copy, a product of each half or of every
+        second element with each table, or a product of complex numbers."""
         if how == "halves":
             return self.rope(x)
-        return self._turned_pairs(x) if how == "pairs" else self._turned_complex(x)
+        return self._turned_complex(x) if how == "complex" else self._turned_pairs(x, how == "chunks")
 
-    def _turned_pairs(self, x: Tensor) -> Tensor:
-        """Even and odd elements are views; each half of the result is a sum of two products.
+    def _turned_pairs(self, x: Tensor, chunks: bool) -> Tensor:
+        """Both halves of the elements are views; each half of the result is a sum of two products. The gradients of
+        chunks are put together, those of slices added.
 
-        Source: transformers/models/deepseek_v3/modeling_deepseek_v3.py, apply_rotary_pos_emb_interleave.
+        Source: transformers/models: deepseek_v3/modeling_deepseek_v3.py, apply_rotary_pos_emb_interleave;
+        gpt_oss/modeling_gpt_oss.py, _apply_rotary_emb.
         """
         tape, tables = self.tape, self.tables
         assert tables is not None
@@ -111,9 +114,12 @@ class Views(Attention):
             sums = halves("half gradient", 2)
             products = halves("half gradient", 2)
             tape.drop(*products)
-            result = tape.like(x, "slice gradient")
+            result = tape.like(x, "gradient of a half")
+            if chunks:
+                tape.drop(*sums)
+                return [result]
             tape.drop(sums[0])
-            other = tape.like(x, "slice gradient")
+            other = tape.like(x, "gradient of a half")
             tape.drop(sums[1], other)
             return [result]
 
@@ -132,6 +138,32 @@ class Views(Attention):
         self.drop(wide)
         out = self.cast(product, x.dtype, "turned")
         self.drop(product)
+        return out
+
+    def turn_wide(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        """Queries and keys turned in fp32, by tables that every layer makes for itself and keeps.
+
+        Source: transformers/models/ernie4_5/modeling_ernie4_5.py, apply_rotary_pos_emb.
+        """
+        tape, ends = self.tape, self.seat.arch.ends
+        positions = self.seat.tokens if self.seat.state == "generate" else self.seat.seq_len
+        tables = [tape.empty(name, positions, ends.rotary, "fp32") for name in ("cosines", "sines")]
+        turned = [self._turned_wide(part, *tables) for part in parts]
+        out = tuple([self.cast(one, part.dtype, "turned") for one, part in zip(turned, parts, strict=True)])
+        self.drop(*turned, *tables)
+        return out
+
+    def _turned_wide(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        wide = self.cast(x, "fp32", "fp32 copy")
+        straight = self.scale(wide, cosines, "x * cos")
+        self.drop(wide)
+        rotated = self._rotate_half(x)
+        wide = self.cast(rotated, "fp32", "fp32 copy")
+        self.drop(rotated)
+        across = self.scale(wide, sines, "rotated * sin")
+        self.drop(wide)
+        out = self.add(straight, across)
+        self.drop(straight, across)
         return out
 
     def remember(self, *latents: Tensor) -> tuple[Tensor, ...]:

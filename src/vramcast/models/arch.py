@@ -82,6 +82,11 @@ class Arch(Struct, frozen=True, kw_only=True):
         return self.once("biases", find)
 
     @property
+    def has_experts(self) -> bool:
+        """A router sends tokens to some of several experts."""
+        return self.once("experts", lambda: any(weight.used for block in self.kinds for weight in block.weights))
+
+    @property
     def root(self) -> tuple[Blocks, ...]:
         """What is in no layer: embedding, final norm, head, and what is beside a tower's layers."""
         return self.once("root", lambda: tuple(block for block in self.layout.blocks if not block.layers))

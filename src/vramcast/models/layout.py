@@ -192,6 +192,10 @@ class Ends(Struct, frozen=True, kw_only=True):
     """one table of complex numbers instead of cosines and sines"""
     wide_tables: bool = False
     """the tables are fp32 whatever the hidden states are"""
+    eager: bool = False
+    """there is no attention but eager"""
+    masks: int = 1
+    """masks that eager attention is given: one for each kind of layer"""
     narrow: bool = False
     """hidden states begin as a product, which autocast makes in low precision, and stay so"""
     sight: Sight | None = None
@@ -211,6 +215,8 @@ class Layout(Struct, frozen=True, kw_only=True):
     ends: Ends = Ends()
     assumed: tuple[tuple[str, str, str], ...] = ()
     """(field, value, whose default it is) of what the config leaves out"""
+    counted: str = ""
+    """the class that was counted, where no table has the type: how it is cut and what it caches is not known"""
 
     @property
     def params(self) -> Size:

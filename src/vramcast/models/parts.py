@@ -14,7 +14,7 @@ from msgspec import Struct
 from vramcast.models.cache.windows import spans
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Blocks, Piece, Weight, Width, axis
-from vramcast.models.ops import Forward, Heads, Operators, Tensor
+from vramcast.models.ops import Forward, Heads, Operators, Rotation, Tensor
 from vramcast.num import Size
 
 Weights: TypeAlias = Callable[[Fields, int], Iterable[Weight]]
@@ -115,6 +115,8 @@ def gqa(
     norm_kind: str = "rms",
     norm_last: bool = False,
     rotary: Callable[[Fields], Size] | None = None,
+    rotation: Rotation = "halves",
+    sinks: bool = False,
     extra: Weights | None = None,
 ) -> Part:
     """Grouped-query attention: q, k, v (or `fused`), output, and the norms of queries and keys.
@@ -140,10 +142,12 @@ def gqa(
     def forward(c: Fields, layer: int) -> Forward:
         query, key, width = heads(c)
         names = tuple(qk_norm.split()) if qk_norm and c.flag(norm_if) else ()
-        shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width, window(c, layer))
+        shifts = "held" if sinks else ""
+        counts = query.pieces[0].count, key.pieces[0].count
+        shape = Heads(*counts, width, width, window(c, layer), sinks=sinks, shifts=shifts)
         turned = rotary(c) if rotary else 0
         partial = 0 if int(turned) == int(width) else turned
-        return GroupedQuery(at, out, shape, fused, names, norm_width == "head", norm_kind, norm_last, partial)
+        return GroupedQuery(at, out, shape, fused, names, norm_width == "head", norm_kind, norm_last, partial, rotation)
 
     return Part(part, forward)
 
@@ -165,31 +169,47 @@ class GroupedQuery(Struct, frozen=True):
     """norms stand behind the positions"""
     partial: Size = 0
     """elements of a head that have positions, where not all do"""
+    rotation: Rotation = "halves"
+    scales_values: bool = False
+    """a constant multiplies the values"""
     rotates: bool = True
+
+    @property
+    def joined(self) -> bool:
+        """Queries and keys are put together of parts of a head."""
+        return bool(self.partial) or self.rotation not in ("halves", "wide")
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         heads = self.heads
         ops.scope(self.at)
         query, key, value = self._project(ops, x)
         if self.rotates:
-            turned = self._partly(ops, query, key) if self.partial else (ops.rope(query), ops.rope(key))
+            if self.partial:
+                turned = self._partly(ops, query, key)
+            elif self.rotation == "wide":
+                turned = ops.turn_wide(query, key)
+            else:
+                turned = ops.turn(query, self.rotation), ops.turn(key, self.rotation)
             ops.drop(query, key)
             query, key = turned
         if self.norm_last:
             query, key = self._normed(ops, query, 0), self._normed(ops, key, 1)
         key, value = ops.cache(key, value)
-        mixed = ops.attention(query, key, value, heads, joined=bool(self.partial))
+        mixed = ops.attention(query, key, value, heads, joined=self.joined)
         out = ops.linear(f"{self.at}.{self.out}", mixed)
         ops.drop(mixed, query, key, value)
         return out
 
     def _project(self, ops: Operators, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        joined = bool(self.partial)
         sides: list[Tensor] = []
         for index, name in enumerate(("q_proj", "k_proj")):
-            side = ops.by_head(ops.linear(f"{self.at}.{name}", x), joined=joined)
+            side = ops.by_head(ops.linear(f"{self.at}.{name}", x), joined=self.joined)
             sides.append(side if self.norm_last else self._normed(ops, side, index))
-        return sides[0], sides[1], ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+        value = ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+        if self.scales_values:
+            plain, value = value, ops.times(value)
+            ops.drop(plain)
+        return sides[0], sides[1], value
 
     def _partly(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
         """Positions of a part of every head, which is joined to the rest again."""

@@ -134,9 +134,15 @@ class OwnStep(Struct, frozen=True, kw_only=True, tag="own"):
     cublaslt_bytes: int
 
 
+class ClassQuestion(Struct, frozen=True, kw_only=True, tag="class"):
+    """A class of Transformers whose parameters are to be counted."""
+
+    config: dict[str, Any]
+
+
 SEEN = ("gemma3", "llava", "qwen2_5_vl", "qwen2_vl")
 """model types whose batches may have images"""
-Asked: TypeAlias = Question | OwnStep
+Asked: TypeAlias = Question | OwnStep | ClassQuestion
 TRACED: dict[str, tuple[Any, ...]] = {
     "algorithm": ("sft", "pretrain", "dpo", "grpo"),
     "gpus": (1,),

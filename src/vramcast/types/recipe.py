@@ -97,6 +97,9 @@ class Recipe(Struct, frozen=True):
     """Transformers puts weights onto the card one by one (`device_map`), where one block of their size has been taken
     and given back; else a model is made on the host and moved."""
 
+    experts_apart: bool = False
+    """Each expert is a module of its own, run one after the other on its share of the tokens (Transformers 4)."""
+
     gptq_buffers: bool = False
     """4-bit GPTQ layers run on kernels that keep an unpacked copy of the largest one."""
 

@@ -45,7 +45,8 @@ def inputs(seat: Seat) -> Size:
 def _masked(seat: Seat) -> bool:
     """Checkpoints keep the mask for the recomputation, the reentrant kind until the graph is gone; the backward of a
     plain block does not need it."""
-    runs_forward = seat.state == "forward" or (seat.state == "infer" and seat.instant == "last block")
+    blocks = _without_grad(seat) and seat.instant in ("last block", "prefill", "decode")
+    runs_forward = seat.state == "forward" or blocks
     return runs_forward or (seat.recompute == "full" and seat.records)
 
 

@@ -130,6 +130,12 @@ class Decoder(Struct, frozen=True):
     """constants multiply the embedding, what layers add, and the logits"""
     scales: bool = False
     """a constant multiplies the embedding alone"""
+    wide_tables: bool = False
+    """those tables stay fp32"""
+    eager: bool = False
+    """the class has eager attention only"""
+    masks: int = 1
+    """kinds of layers that are given masks of their own"""
     first: Weights = none
     """what stands between embedding and layers"""
     more: Weights = none
@@ -168,6 +174,9 @@ class Decoder(Struct, frozen=True):
             scales=self.scales,
             rotary=self.rotary(c) if self.rotary else 0,
             windows=tuple(dict.fromkeys(windows(c))),
+            wide_tables=self.wide_tables,
+            eager=self.eager,
+            masks=self.masks,
         )
 
     def layer_count(self, c: Fields) -> int:

@@ -46,6 +46,8 @@ class Scores(Struct, frozen=True):
     """of all logits, or a softmax of the chosen ones"""
     wide: bool = False
     """the product is in fp32"""
+    apart: bool = False
+    """autocast is off for it"""
     biased: bool = False
     """scores that a learned bias moves choose; the weights are the scores themselves"""
     groups: str = ""
@@ -74,7 +76,7 @@ class Router(Struct, frozen=True):
     def __call__(self, ops: Operators, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         ops.scope(self.name.rpartition(".")[0])
         scores = self.scores
-        logits = ops.wide_linear(self.name, x) if scores.wide else ops.linear(self.name, x)
+        logits = ops.wide_linear(self.name, x, apart=scores.apart) if scores.wide else ops.linear(self.name, x)
         weights, places = self._chosen_last(ops, logits) if scores.by == "chosen" else self._chosen_first(ops, logits)
         if scores.like:
             wide, weights = weights, ops.cast(weights, (logits if scores.like == "logits" else x).dtype)

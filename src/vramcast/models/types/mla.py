@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.ops import Forward, Heads, Operators, Rotation, Tensor
+from vramcast.models.ops import Forward, Heads, Index, Operators, Rotation, Tensor
 from vramcast.models.parts import Part, Weights, either, gated, hidden, linear, norm, tensor
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import GROUPED, Scores, first_dense, listed, moe, shared, times
@@ -27,12 +27,14 @@ class Latent(Struct, frozen=True):
     compressed: bool
     """queries go through a latent of their own"""
     rotation: Rotation
+    index: Index | None = None
+    """the scorer that chooses the keys of every token"""
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         at, heads, count = "self_attn", self.heads, self.heads.count
         own = heads.width - self.rope
         ops.scope(at)
-        queries = self._queries(ops, x, at)
+        queries, narrow_queries = self._queries(ops, x, at)
         passed, turning = ops.split(queries, count * own, count * self.rope, by_head=True)
         both = ops.linear(f"{at}.kv_a_proj_with_mqa", x)
         narrow, position = ops.split(both, self.low, self.rope)
@@ -46,34 +48,59 @@ class Latent(Struct, frozen=True):
         unturned, value = ops.split(expanded, count * own, count * heads.values, by_head=True)
         key = ops.fill(unturned, turned_key, count)
         ops.drop(expanded, unturned)
-        mixed = ops.attention(query, key, value, heads, joined=True)
+        mixed = self._attend(ops, x, narrow_queries, query, key, value)
         out = ops.linear(f"{at}.o_proj", mixed)
-        ops.drop(queries, passed, both, latent, turned, turned_key, query, key, value, mixed)
+        ops.drop(queries, passed, both, latent, turned, turned_key, query, key, value, mixed, *narrow_queries)
         return out
 
-    def _queries(self, ops: Operators, x: Tensor, at: str) -> Tensor:
+    def _attend(
+        self, ops: Operators, x: Tensor, narrow: list[Tensor], query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        if self.index is None:
+            return ops.attention(query, key, value, self.heads, joined=True)
+        chosen = ops.chosen_keys(x, narrow[0], self.index)
+        mask, held = ops.hide(chosen, query.dtype)
+        mixed = ops.attention(query, key, value, self.heads, joined=True, mask=mask)
+        ops.drop(mask)
+        ops.keep(chosen, *held)
+        return mixed
+
+    def _queries(self, ops: Operators, x: Tensor, at: str) -> tuple[Tensor, list[Tensor]]:
+        """(queries; the latent they are made of, where that is held: a scorer is given it too)."""
         if not self.compressed:
-            return ops.linear(f"{at}.q_proj", x)
+            return ops.linear(f"{at}.q_proj", x), []
         narrow = ops.linear(f"{at}.q_a_proj", x)
         latent = ops.norm("rms", f"{at}.q_a_layernorm", narrow)
         ops.scope(at)
         ops.drop(narrow)
         out = ops.linear(f"{at}.q_b_proj", latent)
+        if self.index is not None:
+            return out, [latent]
         ops.drop(latent)
-        return out
+        return out, []
 
 
-def latent(rotation: Rotation = "halves", if_interleaved: Rotation | None = None) -> Part:
-    """Latent attention with one way to turn, or with another where the config says `rope_interleave`."""
+def latent(
+    rotation: Rotation = "halves",
+    if_interleaved: Rotation | None = None,
+    indexed: Rotation | None = None,
+    scored: bool = True,
+) -> Part:
+    """Latent attention with one way to turn, or with another where the config says `rope_interleave`. `indexed`: a
+    scorer chooses keys, which turns like this; `scored`: it is the layer's own."""
 
     def forward(c: Fields, _: int) -> Forward:
         count, rope = c.count("num_attention_heads"), c.count("qk_rope_head_dim")
         width = c.named("head_dim", c.count("qk_nope_head_dim") + rope)
         heads = Heads(count, count, width, c.count("v_head_dim", hidden(c) // count))
         how = if_interleaved if if_interleaved and c.flag("rope_interleave") else rotation
-        return Latent(heads, rope, c.count("kv_lora_rank"), bool(c.count("q_lora_rank", 0, 0)), how)
+        index = None
+        if indexed is not None:
+            sizes = c.count("index_n_heads"), c.count("index_head_dim"), rope, c.count("index_topk")
+            index = Index(*sizes, indexed, scored)
+        return Latent(heads, rope, c.count("kv_lora_rank"), bool(c.count("q_lora_rank", 0, 0)), how, index)
 
-    return Part(mla, forward)
+    return Part(_indexed if indexed is not None and scored else mla, forward)
 
 
 def turned_width(c: Fields) -> Size:
@@ -214,8 +241,9 @@ _V2 = moe(
     scores=Scores(wide=True, scaled=True),
 )
 _V3 = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense(), scores=GROUPED)
-_LISTED = moe("n_routed_experts", shared_part=_SHARED, sparse=listed(otherwise=first_dense()))
+_LISTED = moe("n_routed_experts", shared_part=_SHARED, sparse=listed(otherwise=first_dense()), scores=GROUPED)
 _PAIRS = latent(if_interleaved="pairs")
+_GLM_OWN, _GLM_SHARED = latent("pairs", indexed="pairs"), latent("pairs", indexed="pairs", scored=False)
 
 
 def _decoder(attention: Weights, mlp: Weights, **more: Any) -> Decoder:
@@ -229,8 +257,8 @@ TYPES = {
     "deepseek_v2": _decoder(latent("complex"), _V2),
     "deepseek_v3": _decoder(_PAIRS, _V3),
     "kimi_k2": DEEPSEEK,
-    "deepseek_v32": _decoder(_indexed, _LISTED),
-    "glm_moe_dsa": _decoder(either(_scores, _indexed, mla), _LISTED),
+    "deepseek_v32": _decoder(latent("pairs", indexed="halves"), _LISTED),
+    "glm_moe_dsa": _decoder(either(_scores, _GLM_OWN, _GLM_SHARED), _LISTED),
     "glm4_moe_lite": _decoder(_PAIRS, moe("n_routed_experts", shared_part=_SHARED, sparse=listed(), scores=GROUPED)),
     "minicpm3": _decoder(latent(), gated("mlp_bias"), multiplies=True),
     "deepseek_v4": _V4(_v4_attention, moe("n_routed_experts", shared_part=_V4_SHARED), more=_v4_connections),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+from msgspec import Struct
+
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.parts import gated, gqa, head_width, heads, hidden, linear, norm, tensor
+from vramcast.models.ops import Forward, Heads, Operators, Tensor
+from vramcast.models.parts import GroupedQuery, Part, gated, gqa, head_width, heads, hidden, linear, norm, tensor
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import GROUPED, Scores, first_dense, listed, moe, routed, shared, sparse_step, times
-from vramcast.num import Size
+from vramcast.num import Size, whole
 
 _QK = "q_norm k_norm"
 _SHARED = shared(times("n_shared_experts"))
@@ -17,9 +22,9 @@ _DEEPSEEK = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense(), s
 
 def partial(width: Size, c: Fields, otherwise: float) -> Size:
     """Elements of a head that have positions."""
-    nested = c.get("rope_parameters")
-    said = nested.get("partial_rotary_factor") if isinstance(nested, dict) else None
-    factor = said or c.get("partial_rotary_factor") or otherwise
+    found = c.get("rope_parameters")
+    nested = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    factor = nested.get("partial_rotary_factor") or c.get("partial_rotary_factor") or otherwise
     return c.named("rotary_dim", int(int(width) * float(factor)))
 
 
@@ -35,6 +40,30 @@ def _rotary_dim(c: Fields) -> Size:
 def _sinks(c: Fields, _: int) -> list[Weight]:
     """GPT-OSS: one learned logit a head."""
     return [tensor("self_attn.sinks", axis(c.count("num_attention_heads")))]
+
+
+class PhiMixture(Struct, frozen=True):
+    """The forward of `PhimoeSparseMoeBlock`: its router draws two experts one after the other; noise on the tokens."""
+
+    activation: str
+    noisy: bool
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        ops.scope("mlp")
+        noisy = [x]
+        for _ in range(2 * self.noisy):
+            noisy.append(ops.jitter(noisy[-1]))
+        logits = ops.linear("mlp.router", noisy[-1])
+        weights, places = ops.sparse_mixer(logits)
+        out = ops.experts("mlp.experts", noisy[-1], places, weights, self.activation)
+        ops.drop(*noisy[1:], logits, weights, places)
+        return out
+
+
+_phi = Part(
+    moe("num_local_experts", width="intermediate_size", gate="router"),
+    lambda c, _: PhiMixture(c.word("hidden_act", "silu"), bool(c.get("input_jitter_noise"))),
+)
 
 
 def _ernie_rule(c: Fields, layer: int) -> bool:
@@ -75,6 +104,25 @@ def _mimo_attention(c: Fields, layer: int) -> list[Weight]:
     swa, full = c.get("add_swa_attention_sink_bias"), c.flag("add_full_attention_sink_bias")
     sink = swa is None or bool(swa) if sliding else full
     return [*found, tensor("self_attn.sinks", axis(count))] if sink else found
+
+
+def _mimo_turned(c: Fields) -> Size:
+    """A third of a head, the same in both kinds of layers."""
+    found = c.get("rope_parameters")
+    kinds = cast("dict[str, Any]", found).values() if isinstance(found, dict) else ()
+    said = [cast("dict[str, Any]", kind).get("partial_rotary_factor") for kind in kinds if isinstance(kind, dict)]
+    return c.named("rotary_dim", int(int(c.count("head_dim")) * float(next(filter(None, said), _MIMO_PART))))
+
+
+_MIMO_PART = 0.334
+"""transformers/models/mimo_v2_flash/configuration_mimo_v2_flash.py"""
+
+
+def _mimo_forward(c: Fields, layer: int) -> Forward:
+    count, width, sliding = c.count("num_attention_heads"), c.count("head_dim"), _mimo_slides(c, layer)
+    keys = c.count("num_key_value_heads") * (2 if sliding else 1)
+    shape = Heads(count, keys, width, c.count("v_head_dim", width), sinks=sliding, shifts="freed")
+    return GroupedQuery("self_attn", "o_proj", shape, partial=_mimo_turned(c), scales_values=True)
 
 
 def _zaya_attention(c: Fields, _: int) -> list[Weight]:
@@ -159,15 +207,26 @@ TYPES = {
     ),
     "phimoe": Decoder(
         gqa("attention_bias", "attention_bias"),
-        moe("num_local_experts", width="intermediate_size", gate="router"),
+        _phi,
+        norm="layer",
         norm_bias=True,
         head_bias="lm_head_bias",
     ),
     "gpt_oss": Decoder(
-        gqa("attention_bias", "attention_bias", extra=_sinks),
+        gqa("attention_bias", "attention_bias", rotation="chunks", sinks=True, extra=_sinks),
         moe(
-            "num_local_experts", width="intermediate_size", gate="router", gate_bias=True, transposed=True, biased=True
+            "num_local_experts",
+            width="intermediate_size",
+            gate="router",
+            gate_bias=True,
+            transposed=True,
+            biased=True,
+            scores=Scores("chosen"),
         ),
+        norm="rms_wide",
+        rotary=lambda c: whole(head_width(c), 2),
+        eager=True,
+        masks=2,
     ),
     "minimax_m2": Decoder(
         gqa(qk_norm=_QK, norm_width="all", rotary=_rotary_dim),
@@ -177,7 +236,7 @@ TYPES = {
         rotary=_rotary_dim,
     ),
     "ernie4_5_moe": Decoder(
-        gqa("use_bias", "use_bias"),
+        gqa("use_bias", "use_bias", rotation="wide"),
         moe(
             "moe_num_experts",
             "moe_k",
@@ -185,8 +244,11 @@ TYPES = {
             sparse=_ernie_rule,
             dense=gated("use_bias"),
             extra=_ernie_statics,
+            shared_first=True,
+            scores=Scores(wide=True, apart=True, biased=True, shares=True, in_place=False, like="tokens"),
         ),
         head_bias="use_bias",
+        wide_tables=True,
     ),
     "hunyuan_v1_moe": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm", norm_last=True),
@@ -217,7 +279,11 @@ TYPES = {
         ),
     ),
     "mimo_v2_flash": Decoder(
-        _mimo_attention, moe("n_routed_experts", sparse=listed(otherwise=listed("moe_layer_freq")))
+        Part(_mimo_attention, _mimo_forward),
+        moe("n_routed_experts", sparse=listed(otherwise=listed("moe_layer_freq")), scores=GROUPED),
+        rotary=_mimo_turned,
+        eager=True,
+        masks=2,
     ),
     "zaya": Decoder(_zaya_attention, _zaya_experts, more=_zaya_scales, first=_zaya_input, head_bias="lm_head_bias"),
 }

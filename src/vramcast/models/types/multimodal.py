@@ -56,7 +56,13 @@ class Multimodal(Struct, frozen=True):
         section = c.flat("text_config") if self.flat else self.section(c)
         text = self.text if isinstance(self.text, Decoder) else self.named(c, self.text)
         sight = self.sight(c) if self.sight else None
-        return structs.replace(text.ends(section), own_positions=self.axes, own_cache=self.own_cache, sight=sight, both_ways=self.both_ways)
+        return structs.replace(
+            text.ends(section),
+            own_positions=self.axes,
+            own_cache=self.own_cache,
+            both_ways=self.both_ways,
+            sight=sight,
+        )
 
     def section(self, c: Fields) -> Fields:
         """The language model's fields, with the defaults of its own type if it is one."""

@@ -124,16 +124,36 @@ def _configuration(question: Question) -> Any:
     """Transformers' own class of configurations, or that of the model's own code."""
     from transformers import AutoConfig
 
-    fields = {key: value for key, value in question.config.items() if key != "quantization_config"}
-    kind, own = str(fields.pop("model_type")), fields.pop("auto_map", None)
     if question.code:
         with _own_code(question):
             return AutoConfig.from_pretrained(question.code, trust_remote_code=True)
+    return configuration(question.config)
+
+
+def configuration(config: dict[str, Any]) -> Any:
+    """A config in Transformers' own class.
+
+    Raises:
+        Refused: Transformers does not know the type.
+    """
+    from transformers import AutoConfig
+
+    fields = {key: _number(value) for key, value in config.items() if key != "quantization_config"}
+    kind, own = str(fields.pop("model_type")), fields.pop("auto_map", None)
     try:
         return AutoConfig.for_model(kind, **fields)
     except ValueError:
         known = f"the installed Transformers does not know the model type {kind!r}"
         raise refuse(known, use="--trust-remote-code: it brings its own code" if own else "") from None
+
+
+def _number(value: Any) -> Any:
+    """Numbers that JSON has no word for, as Transformers 5 writes them (configuration_utils.py: `__float__`)."""
+    if isinstance(value, dict):
+        if value.keys() == {"__float__"}:
+            return float(value["__float__"])
+        return {key: _number(one) for key, one in value.items()}
+    return [_number(one) for one in value] if isinstance(value, list) else value
 
 
 @contextmanager
