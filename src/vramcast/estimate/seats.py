@@ -72,10 +72,12 @@ class Seats:
     def _masked(self, state: str, work: dict[str, Any]) -> frozenset[int]:
         """Windows that bind: Transformers makes no mask of a shorter sequence, and FlashAttention's own package takes
         windows itself (masking_utils.py, _ignore_causal_mask_sdpa)."""
-        length = work.get("seq_len", self.base.seq_len)
-        if self.base.engine is not None or not self.job.sdpa or self.job.arch.measured is not None:
+        length, arch = work.get("seq_len", self.base.seq_len), self.job.arch
+        if self.base.engine is not None or not self.job.sdpa or arch.measured is not None:
             return frozenset()
-        return frozenset(window for window in self.job.arch.windows if window <= length)
+        if arch.ends.both_ways and self.base.sees and length > 1:  # tokens of an image see each other
+            return frozenset(arch.ends.spans)
+        return frozenset(window for window in arch.windows if window <= length)
 
     def _score(self, phase: str) -> dict[str, Any]:
         """The reference may be the policy without its adapters; the entropy is that of the old policy."""

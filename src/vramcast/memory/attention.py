@@ -34,10 +34,9 @@ class Attention(EagerAttention):
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
-        masks = [] if mask is None else [mask]
-        bound = mask is None and int(heads.window) in seat.masked
-        if seat.attention == "efficient" or masks or bound or int(heads.width) != int(heads.values):
-            out = self._efficient(query, key, value, heads, masks, bound=bound)
+        bound = seat.binds(heads.window)
+        if seat.attention == "efficient" or mask is not None or bound or int(heads.width) != int(heads.values):
+            out = self._efficient(query, key, value, heads, [] if mask is None else [mask], bound=bound)
         else:
             out = self._flash(query, key, value, heads)
             if joined:
@@ -112,6 +111,9 @@ class Attention(EagerAttention):
     def cache(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Hugging Face's cache takes keys and values over by copy; the copies are counted by the kv_cache term. In
         training the outputs hold the cache, and so it keeps them when a block's backward is through with them."""
+        if self.seat.caches_until_loss and self.tape.records:
+            self.cached += [key, value]
+            return self.tape.hold(key), self.tape.hold(value)
         if self.seat.caches_in_step and self.tape.records:
             return self.tape.hold(key), self.tape.hold(value)
         if not (self.seat.caches and self.seat.state == "generate"):

@@ -17,6 +17,8 @@ class Norms(Eager):
                 return self._rms_wide(x)
             case "rms_shifted":
                 return self._rms_shifted(x)
+            case "l2":
+                return self._l2_norm(x)
             case "layer":
                 return self._layer_norm(x, name)
             case "layer_wide":
@@ -108,6 +110,16 @@ class Norms(Eager):
         weighted = self.scale(normal, tape.parameter(1, x.width, dtype, self.base_trains), "weighted")
         out = self.cast(weighted, x.dtype, "norm output")
         self.drop(normal, weighted, mean)
+        return out
+
+    def _l2_norm(self, x: Tensor) -> Tensor:
+        """A root-mean-square norm without a weight.
+
+        Source: transformers/models/llama4/modeling_llama4.py, Llama4TextL2Norm.
+        """
+        normal, mean = self.normalised(x)
+        out = self.cast(normal, x.dtype, "norm output")
+        self.drop(normal, mean)
         return out
 
     def _layer_norm(self, x: Tensor, name: str) -> Tensor:

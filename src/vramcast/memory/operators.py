@@ -30,6 +30,8 @@ class Eager:
         """of their full names"""
         self.variables: list[Tensor] = []
         """what the block holds until it is through"""
+        self.cached: list[Tensor] = []
+        """what a cache has of the block's keys and values, until the loss is there"""
         self.tables: tuple[Tensor, Tensor] | None = None
 
     def run(self, block: Blocks, hidden: Tensor) -> Tensor:
@@ -147,8 +149,8 @@ class Eager:
         return out
 
     def _xielu(self, x: Tensor) -> Tensor:
-        """Two branches, each a few operators, and a choice between them: XIELUActivation, _xielu_python. Its two numbers
-        that learn are nothing beside."""
+        """Two branches, each a few operators, and a choice between them: XIELUActivation. Its two numbers that
+        learn are nothing beside."""
         tape = self.tape
         condition = tape.like(x, "x > 0", "bool")
         first = self._by_number(x)

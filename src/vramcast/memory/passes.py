@@ -16,7 +16,7 @@ from vramcast.memory.pass_sizes import BlockPass, EndPass, Stack
 from vramcast.memory.plans import planned
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape
-from vramcast.memory.units import learns_to_see, learns_whole
+from vramcast.memory.units import learns_to_see, learns_whole, runs
 from vramcast.models.layout import Blocks
 from vramcast.num import Size, total, worst
 
@@ -29,12 +29,12 @@ def stack(seat: Seat) -> Stack:
 
 
 def _stack(seat: Seat) -> Stack:
-    kinds = seat.arch.kinds
+    kinds = [kind for kind in seat.arch.kinds if runs(seat, kind)]
     passes = [train_block(seat, kind) if seat.records else infer_block(seat, kind) for kind in kinds]
     order = {layer: index for index, kind in enumerate(kinds) for layer in kind.layers}
     places = tuple([order[layer] for layer in sorted(order)])
     first = _first_block(seat, kinds[places[0]]) or passes[places[0]]
-    if len(kinds) == 1:
+    if len(seat.arch.kinds) == 1:
         return Stack.of_one(first, passes[0], seat.arch.layers)
     return Stack.of_many(first, tuple(passes), places)
 
@@ -113,6 +113,9 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
     keeps_input = hidden.storage is not None and hidden.storage.holds > 0
     carried = tape.size(hidden) if keeps_input else 0
     held = {id(x.storage): tape.size(x) for x in ops.held_inputs}
+    before = len(tape.steps)
+    tape.drop(*ops.cached)
+    cached = total(storage.size for sign, storage in tape.steps[before:] if sign < 0)
     kept = [
         storage.size
         for storage in tape.living(since)
@@ -133,6 +136,7 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
         keeps_input,
         (*kept, carried),
         total(held.values()),
+        cached,
     )
 
 

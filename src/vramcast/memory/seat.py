@@ -233,6 +233,10 @@ class Seat(Struct, frozen=True, kw_only=True):
         needed = self.records if what == "optimizer" else self.busy
         return what not in self.offloads or needed
 
+    def binds(self, window: Size) -> bool:
+        """The attention of layers with a window needs a mask."""
+        return int(window) in self.masked
+
     @property
     def tokens(self) -> Size:
         return self.sequences * self.seq_len
@@ -261,6 +265,12 @@ class Seat(Struct, frozen=True, kw_only=True):
         """The model is called with a cache of keys and values in training too: its default, which checkpoints and the
         Trainer turn off."""
         return self.recipe.outputs_kept and self.recompute != "full"
+
+    @property
+    def caches_until_loss(self) -> bool:
+        """The model's outputs, and with them the cache, go when the loss is computed."""
+        kept = self.recipe.cache_by_config and self.arch.ends.own_cache
+        return kept and not self.recipe.outputs_kept and self.recompute != "full"
 
     @property
     def inputs_require_grad(self) -> bool:

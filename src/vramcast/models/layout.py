@@ -196,14 +196,16 @@ class Ends(Struct, frozen=True, kw_only=True):
     """a constant multiplies what the head is given"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
+    own_cache: bool = False
+    """the language model's section says whether it makes a cache, whatever that of the whole model says"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    both_ways: bool = False
+    """tokens of an image see each other, so every layer needs a mask"""
+    complex_tables: bool = False
+    """one table of complex numbers instead of cosines and sines"""
     wide_tables: bool = False
     """the tables are fp32 whatever the hidden states are"""
-    eager: bool = False
-    """there is no attention but eager"""
-    masks: int = 1
-    """masks that eager attention is given: one for each kind of layer"""
     narrow: bool = False
     """hidden states begin as a product, which autocast makes in low precision, and stay so"""
     sight: Sight | None = None

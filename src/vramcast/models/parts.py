@@ -130,9 +130,9 @@ def gqa(
 
     `norm_width`: "head" (one scale for all heads) or "all" (over the whole projection). `norm_last`: behind the
     positions. `rotary`: elements of a head that have positions, where not all do; `joins`: they are joined to the
-    rest even if there is none. `turns`: whether a layer has positions at all; `rotation`: what they turn: halves of a head,
-    or "stacked" pairs in fp32 (Cohere), or by fp32 tables ("wide": OLMo 2), or each product in fp32 ("widened": ERNIE). `interleaves`: by
-    tables of its own. `cap`: the field of a soft cap on eager scores.
+    rest even if there is none. `turns`: whether a layer has positions at all; `rotation`: what they turn: halves of a
+    head, "stacked" pairs in fp32 (Cohere), by fp32 tables ("wide": OLMo 2), or each product in fp32 ("widened": ERNIE);
+    `interleaves`: by tables of its own. `cap`: the field of a soft cap on eager scores.
     """
 
     def part(c: Fields, layer: int) -> list[Weight]:

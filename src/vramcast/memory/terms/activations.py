@@ -88,10 +88,15 @@ def activations_saved(seat: Seat) -> Size:
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
         last_input = layers.last.carried if layers.last.keeps_input else end.hidden
         own = first.carried if seat.arch.ends.learned else 0  # else it is what the embedding gave
-        return end.front + own + first.saved + layers.inner(_kept) + last_input
+        return end.front + own + first.saved + first.cached + layers.inner(_kept_and_cached) + last_input
     if seat.instant == "first block":  # backward begins with the last layer, which counts its own
         return end.leaf + first.carried + first.saved + layers.inner(_kept)
-    return end.leaf + first.carried + first.saved + layers.later(_kept)
+    cached = layers.all(lambda block: block.cached) if seat.state == "loss" else 0
+    return end.leaf + first.carried + first.saved + layers.later(_kept) + cached
+
+
+def _kept_and_cached(block: BlockPass) -> Size:
+    return _kept(block) + block.cached
 
 
 def _kept(block: BlockPass) -> Size:
@@ -194,7 +199,8 @@ def _inner_backward(layers: Stack) -> Size:
 
     def at(place: int, block: BlockPass) -> Size:
         learned = layers.over(place, length, lambda later: later.gradients) - layers.last.gradients
-        return _backward(block) + learned - layers.over(place, length - 1, _kept)
+        gone = layers.over(place, length - 1, _kept) + layers.over(place, length - 1, _saved_casts)
+        return _backward(block) + learned - gone
 
     return worst(0, *(at(place, block) for place, block in layers.places(inner=True)))
 
