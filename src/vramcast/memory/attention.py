@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramcast.memory.eager_attention import EagerAttention
+from vramcast.memory.older_attention import OlderAttention
 from vramcast.memory.tape import Tensor
 from vramcast.models.ops import Heads
 from vramcast.num import Size, up_to, whole
@@ -11,7 +11,7 @@ _SMALL = 128
 """head widths up to which the flash kernel pads to 32, above to 64"""
 
 
-class Attention(EagerAttention):
+class Attention(OlderAttention):
     """`Linears` with attention."""
 
     def attention(
@@ -28,6 +28,8 @@ class Attention(EagerAttention):
         values of one width (sdp_utils.cpp, check_head_dim_size_flash), and gives what lies as its queries do: head by
         head where they were `joined`, and then it is copied into rows. It knows no `mask` either."""
         seat = self.seat
+        if heads.scores and seat.attention == "eager":
+            return self.attention_of_scores(query, key, value, heads)
         if seat.attention == "eager":
             return self._eager(query, key, value, heads)
         if seat.autocast:

@@ -30,6 +30,8 @@ class Eager:
         """of their full names"""
         self.variables: list[Tensor] = []
         """what the block holds until it is through"""
+        self.locals: list[Tensor] = []
+        """what its attention's own forward holds until it is through"""
         self.cached: list[Tensor] = []
         """what a cache has of the block's keys and values, until the loss is there"""
         self.tables: tuple[Tensor, Tensor] | None = None
@@ -131,6 +133,8 @@ class Eager:
                 return self._relu_squared(x)
             case "xielu":
                 return self._xielu(x)
+            case "bloom_gelu":
+                return self._bloom_gelu(x)
             case "gelu_new" | "gelu_fast":
                 return self._gelu_of_operators(x)
             case _:
@@ -203,6 +207,30 @@ class Eager:
         out = self.multiply(half, shifted)
         self.drop(half, shifted)
         return out
+
+    def _bloom_gelu(self, x: Tensor) -> Tensor:
+        """A function of its own, whose steps are no nodes: it keeps its input, and makes the rest again in backward.
+
+        Source: transformers/models/bloom/modeling_bloom.py, bloom_gelu_forward and bloom_gelu_back.
+        """
+        tape = self.tape
+
+        def most(count: int) -> None:
+            tape.drop(*[tape.like(x, "step of the activation") for _ in range(count)])
+
+        most(3)
+        half, bent = tape.like(x, "half"), tape.like(x, "1 + tanh")
+        out = tape.like(x, "activation")
+        tape.drop(half, bent)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            most(5)
+            steps = [tape.like(x, "step of the derivative") for _ in range(2)]
+            found = tape.like(x, "activation gradient")
+            tape.drop(*steps)
+            return [found]
+
+        return tape.node(out, [x], [x], backward)
 
     def _quick_gelu(self, x: Tensor) -> Tensor:
         """`x * sigmoid(1.702 * x)`: three operators (transformers/activations.py, QuickGELUActivation)."""

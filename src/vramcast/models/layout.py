@@ -194,6 +194,12 @@ class Ends(Struct, frozen=True, kw_only=True):
     """each of these has tables of positions of its own"""
     scales_hidden: bool = False
     """a constant multiplies what the head is given"""
+    alone: bool = False
+    """the class has no other attention than that"""
+    embed_norm: str = ""
+    """the norm behind the embedding; "" for none"""
+    buffers: Size = 0
+    """bytes of masks and tables that the class keeps beside its parameters"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
     own_cache: bool = False

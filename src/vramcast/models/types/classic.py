@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import structs
 
+from vramcast.catalog.dtypes import BYTES
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Blocks, Weight, axis
 from vramcast.models.ops import Forward, Heads
@@ -41,10 +42,15 @@ def _turned(weights: list[Weight]) -> list[Weight]:
     return [Weight(weight.name, weight.axes[::-1]) for weight in weights]
 
 
+_Scores = Literal["", "wide", "baddbmm", "biased"]
+
+
 def _fused(
-    at: str, names: str, bias: Flag = True, rotary: Callable[[Fields], Size] | None = None, **modes: Any
-) -> Part:
-    """One projection of queries, keys and values, with equal heads, and the output."""
+    at: str, names: str, bias: Flag = True, rotary: Callable[[Fields], Size] | None = None, *,
+    scores: _Scores = "", splits: bool = True, without: str = "", **modes: Any,
+) -> Part:  # fmt: skip
+    """One projection of queries, keys and values, with equal heads, and the output. `without`: fields of what is not
+    modelled."""
 
     def part(c: Fields, _: int) -> list[Weight]:
         query, _width = _full(c)
@@ -55,10 +61,13 @@ def _fused(
             *linear(f"{at}.{out}", query, hidden(c), shift),
         ]
 
-    def forward(c: Fields, _: int) -> Forward:
+    def forward(c: Fields, _: int) -> Forward | None:
         qkv, out = names.split()
+        if any(c.get(name) for name in without.split()):
+            return None
         partial = rotary(c) if rotary else 0
-        return GroupedQuery(at, out, _heads(c), qkv, partial=partial, rotates=rotary is not None, splits=True, **modes)
+        shape = structs.replace(_heads(c), scores=scores)
+        return GroupedQuery(at, out, shape, qkv, partial=partial, rotates=rotary is not None, splits=splits, **modes)
 
     return Part(part, forward)
 
@@ -70,7 +79,7 @@ def _heads(c: Fields) -> Heads:
 
 def _apart(
     at: str, out: str, bias: Flag = False, out_bias: Flag = False,
-    rotary: Callable[[Fields], Size] | None = None, **modes: Any,
+    rotary: Callable[[Fields], Size] | None = None, *, scores: _Scores = "", without: str = "", **modes: Any,
 ) -> Part:  # fmt: skip
     """Separate projections, with equal heads."""
 
@@ -80,9 +89,11 @@ def _apart(
         found = [weight for name in names for weight in linear(f"{at}.{name}", hidden(c), query, c.flag(bias))]
         return [*found, *linear(f"{at}.{out}", query, hidden(c), c.flag(out_bias))]
 
-    def forward(c: Fields, _: int) -> Forward:
-        partial = rotary(c) if rotary else 0
-        return GroupedQuery(at, out, _heads(c), partial=partial, rotates=rotary is not None, **modes)
+    def forward(c: Fields, _: int) -> Forward | None:
+        if any(c.get(name) for name in without.split()):
+            return None
+        partial, shape = rotary(c) if rotary else 0, structs.replace(_heads(c), scores=scores)
+        return GroupedQuery(at, out, shape, partial=partial, rotates=rotary is not None, **modes)
 
     return Part(part, forward)
 
@@ -107,6 +118,11 @@ def _no_norms(c: Fields, _: int) -> bool:
 def _gptj_width(c: Fields) -> Size:
     """Elements of a head that have positions."""
     return c.count("rotary_dim", 64)
+
+
+def _pairs(c: Fields) -> Size:
+    """A mask of every pair of positions: true or false."""
+    return c.count("max_position_embeddings") ** 2
 
 
 def _neox_order(c: Fields) -> Order:
@@ -158,10 +174,6 @@ def _falcon_norms(c: Fields, _: int) -> list[Weight]:
     return [weight for name in names for weight in norm(name, hidden(c), True)]
 
 
-def _bloom_norm(c: Fields, _: int) -> list[Weight]:
-    return norm("word_embeddings_layernorm", hidden(c), True)
-
-
 def _without_norms(block: Blocks) -> Blocks:
     return structs.replace(block, weights=tuple(one for one in block.weights if "layer_norm" not in one.name))
 
@@ -169,7 +181,17 @@ def _without_norms(block: Blocks) -> Blocks:
 def _mpt(c: Fields, layer: int) -> list[Weight]:
     """MPT nests its attention's settings; those that we know change no shape, others are refused."""
     c.sub("attn_config").read.update(_MPT_NEUTRAL)
-    return list(_fused("attn", "Wqkv out_proj", False)(c, layer))
+    return list(_MPT(c, layer))
+
+
+def _mpt_forward(c: Fields, layer: int) -> Forward | None:
+    """Unless its attention clips or drops what it is given."""
+    nested = c.sub("attn_config")
+    return None if nested.get("clip_qkv") or nested.get("attn_pdrop") else _MPT.forward(c, layer)
+
+
+_MPT = _fused("attn", "Wqkv out_proj", False, scores="biased")
+_BLOOM_UNMODELLED = "attention_dropout apply_residual_connection_post_layernorm slow_but_exact"
 
 
 _MPT_NEUTRAL = (
@@ -224,22 +246,28 @@ TYPES = {
     "gpt_bigcode": _Gpt(
         Part(_bigcode, _bigcode_forward),
         _PLAIN,
+        buffers=_pairs,
         positions="wpe max_position_embeddings 0",
         dropout="resid_pdrop",
         embeds="embd_pdrop",
     ),
     "gpt_neo": _Gpt(
-        _apart("attn.attention", "out_proj", out_bias=True),
-        plain("mlp.c_fc mlp.c_proj", width=ffn(times=4)),
+        _apart("attn.attention", "out_proj", out_bias=True, scores="wide", without="attention_dropout"),
+        plain("mlp.c_fc mlp.c_proj", width=ffn(times=4), activation="activation_function", otherwise="gelu_new"),
+        buffers=lambda c: c.count("num_hidden_layers") * _pairs(c),
+        kernel="eager",
+        dropout="resid_dropout",
+        embeds="embed_dropout",
         positions="wpe max_position_embeddings 0",
     ),
     "gptj": _Gpt(
-        _apart("attn", "out_proj", rotary=_gptj_width, interleaves=True),
+        _apart("attn", "out_proj", rotary=_gptj_width, interleaves=True, by_row=True),
         plain("mlp.fc_in mlp.fc_out", width=ffn("n_inner", 4), activation="activation_function"),
         norms="ln_1",
         order="parallel",
         dropout="resid_pdrop",
         rotary=_gptj_width,
+        buffers=lambda c: c.count("max_position_embeddings") * _gptj_width(c) * BYTES["fp32"],
         head_bias=True,
     ),
     "gpt_neox": Decoder(
@@ -255,14 +283,19 @@ TYPES = {
         norm_bias=True,
     ),
     "bloom": Decoder(
-        _fused("self_attention", "query_key_value dense"),
-        plain("mlp.dense_h_to_4h mlp.dense_4h_to_h", width=lambda c: axis(4 * hidden(c))),
+        _fused("self_attention", "query_key_value dense", scores="baddbmm", splits=False, without=_BLOOM_UNMODELLED),
+        plain("mlp.dense_h_to_4h mlp.dense_4h_to_h", width=lambda c: axis(4 * hidden(c)), otherwise="bloom_gelu"),
+        kernel="eager",
+        alone=True,
+        norm="layer",
+        rotary=None,
+        dropout="hidden_dropout",
         prefix="transformer",
         layers="h",
         embed="word_embeddings",
         final="ln_f",
         norm_bias=True,
-        first=_bloom_norm,
+        embed_norm="word_embeddings_layernorm",
     ),
     "opt": _Opt(
         _apart("self_attn", "out_proj", "enable_bias", "enable_bias", scales=True),
@@ -277,8 +310,13 @@ TYPES = {
         norm_bias=True,
     ),
     "mpt": Decoder(
-        _mpt,
-        plain("ffn.up_proj ffn.down_proj", False, width=lambda c: axis(4 * hidden(c))),
+        Part(_mpt, _mpt_forward),
+        plain("ffn.up_proj ffn.down_proj", False, width=lambda c: axis(4 * hidden(c)), otherwise="gelu"),
+        kernel="eager",
+        alone=True,
+        norm="layer",
+        rotary=None,
+        holds="output",
         prefix="transformer",
         layers="blocks",
         embed="wte",

@@ -181,6 +181,12 @@ class Decoder(Struct, frozen=True):
     logits: Callable[[Fields], Literal["", "scaled", "capped"]] = _plain_logits
     kernel: str = ""
     """the attention that the class takes where nobody says one"""
+    alone: bool = False
+    """the class has no other attention than that"""
+    embed_norm: str = ""
+    """the norm behind the embedding"""
+    buffers: Callable[[Fields], Size] | None = None
+    """bytes of masks and tables that the class keeps beside its parameters"""
     wide_tables: bool = False
     """tables of rotary positions are fp32"""
     scales_hidden: bool = False
@@ -230,6 +236,9 @@ class Decoder(Struct, frozen=True):
             scales=self.scales or (c.flag(self.multiplies) and not self.scales_hidden),
             logits="scaled" if c.flag(self.multiplies) and not self.scales_hidden else self.logits(c),
             kernel=self.kernel,
+            alone=self.alone,
+            embed_norm=self.embed_norm,
+            buffers=self.buffers(c) if self.buffers else 0,
             wide_tables=self.wide_tables,
             spans=tuple(dict.fromkeys(int(window_of(c, layer)) for layer in range(self.layer_count(c)))),
             scales_hidden=self.scales_hidden,
@@ -244,7 +253,8 @@ class Decoder(Struct, frozen=True):
         if self.positions:
             name, field, added = self.positions.split()
             found.append(tensor(f"{name}.weight", c.count(field) + int(added), hidden(c)))
-        return [*found, *self.first(c, 0)]
+        shift = norm(self.embed_norm, hidden(c), c.flag(self.norm_bias)) if self.embed_norm else []
+        return [*found, *shift, *self.first(c, 0)]
 
     def last(self, c: Fields) -> list[Weight]:
         return norm(self.final, hidden(c), c.flag(self.norm_bias)) if self.final else []
