@@ -29,7 +29,7 @@ class EagerAttention(Linears):
         seat = self.seat
         eager, spans = seat.attention == "eager", seat.arch.ends.spans
         needed = [span for span in spans[: 1 if first else None] if eager or span in seat.masked]
-        dtype = self.weights_dtype if eager else "bool"
+        dtype = self.weights_dtype if eager and not seat.arch.ends.fills else "bool"
         return [self.tape.empty("mask", seat.tokens, seat.seen_len, dtype) for _ in needed]
 
     def _eager(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:

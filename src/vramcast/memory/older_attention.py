@@ -38,11 +38,13 @@ class OlderAttention(EagerAttention):
         self.drop(scores)
         masked = self._masked_by_sum(chosen)
         self.drop(chosen)
-        weights = self._weights_of(masked, value.dtype)
+        soft = self._softmax(masked)
         self.drop(masked)
+        weights = self.cast(soft, value.dtype, "attention weights")
+        self.drop(soft)
         mixed = self._mixed(weights, value, heads)
         self.drop(*wide)
-        self.keep(weights)
+        self.returned.append(weights)
         return self._merged(mixed)
 
     def _biased_in_product(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
@@ -56,7 +58,7 @@ class OlderAttention(EagerAttention):
         masked = self._masked_by_sum(scores)
         weights = self._weights_of(masked, query.dtype)
         mixed = self._mixed(weights, sides[2], heads)
-        self.keep(weights)
+        self.returned.append(weights)
         self.locals += [*sides, scores, masked]
         return self._merged(mixed)
 
@@ -74,7 +76,7 @@ class OlderAttention(EagerAttention):
         self.drop(biased)
         weights = self._weights_of(masked, value.dtype)
         mixed = self._mixed(weights, value, heads)
-        self.keep(weights)
+        self.returned.append(weights)
         self.locals.append(masked)
         return self._merged(mixed)
 

@@ -30,6 +30,8 @@ class Eager:
         """of their full names"""
         self.variables: list[Tensor] = []
         """what the block holds until it is through"""
+        self.returned: list[Tensor] = []
+        """what the block returns beside hidden states: the loop over blocks holds it until the next one returns"""
         self.locals: list[Tensor] = []
         """what its attention's own forward holds until it is through"""
         self.cached: list[Tensor] = []

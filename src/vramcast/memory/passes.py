@@ -80,7 +80,8 @@ def infer_block(seat: Seat, kind: Blocks) -> BlockPass:
     """A block of which nothing is kept."""
     ops = new_tape(seat, records=False)
     _, since = _forward_block(ops, kind)
-    return BlockPass(0, 0, ops.tape.alive("cast", since), 0, ops.tape.peak(since), 0, 0)
+    returned = total(ops.tape.size(x) for x in ops.returned)
+    return BlockPass(0, 0, ops.tape.alive("cast", since), 0, ops.tape.peak(since), 0, 0, returned=returned)
 
 
 def train_block(seat: Seat, kind: Blocks, input_learns: bool = True) -> BlockPass:
@@ -108,7 +109,7 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
     (hidden, out), since = _forward_block(ops, kind, input_learns=input_learns, embedded=embedded)
     forward, casts = tape.peak(since), tape.alive("cast", since)
     tape.end_autocast()
-    tape.drop(hidden)
+    tape.drop(hidden, *ops.returned)
     saved_casts = tape.alive("cast", since)
     keeps_input = hidden.storage is not None and hidden.storage.holds > 0
     carried = tape.size(hidden) if keeps_input else 0
@@ -152,6 +153,7 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
     quiet.tape.checkpointed = True
     (_, out), since = _forward_block(quiet, kind, embedded=embedded)
     forward, casts = quiet.tape.peak(since), quiet.tape.alive("cast", since)
+    returned = total(quiet.tape.size(x) for x in quiet.returned)
     ops = new_tape(seat, records=True)
     tape = ops.tape
     ops.rope_tables()
@@ -162,7 +164,7 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
     waiting = [tape.empty("waiting gradient", 1, size, "byte") for size in sizes]
     out = ops.run(kind, hidden)
     tape.end_autocast()
-    tape.drop(*waiting)
+    tape.drop(*waiting, *(() if seat.reentrant else ops.returned))
     if seat.reentrant:
         tape.hold(gradient)
     else:
@@ -172,8 +174,9 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
     tape.backward(out, gradient)
     kept = tape.size(hidden)
     return BlockPass(
-        0, kept, casts, 0, forward, tape.peak(since), tape.alive("gradient", since), True, (kept,), total(held)
-    )
+        0, kept, casts, 0, forward, tape.peak(since), tape.alive("gradient", since), True, (kept,), total(held),
+        returned=returned,
+    )  # fmt: skip
 
 
 def _waiting(tape: Tape, out: Any) -> list[Size]:
@@ -222,7 +225,7 @@ def _run_ends(seat: Seat) -> EndPass:
         tape.alive("logits", since),
         leaf := _leaf(seat),
         mask,
-        _front(seat) + leaf,
+        _front(seat) + leaf - (_embedded(seat) if _twice(seat) else 0),
         first_mask,
     )
 
@@ -249,10 +252,22 @@ def _mask(ops: Model, *, first: bool = False) -> Size:
 
 
 def _leaf(seat: Seat) -> Size:
-    """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images."""
-    changed = seat.arch.ends.scales or seat.arch.ends.learned or seat.sees
-    dropped = seat.tokens * seat.arch.hidden if seat.arch.ends.drops and seat.records else 0
-    return (_embedded(seat) if changed and seat.inputs_require_grad else 0) + dropped
+    """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images, and
+    what a norm or a dropout behind it keeps."""
+    ends, graph = seat.arch.ends, seat.records and (seat.tuning == "full" or seat.inputs_require_grad)
+    changed = ends.scales or ends.learned or seat.sees
+    kept = seat.tokens * seat.arch.hidden if ends.drops and seat.records else 0
+    if ends.embed_norm and graph:
+        return _embedded(seat) + 2 * seat.tokens * BYTES["fp32"] + kept
+    return (_embedded(seat) if changed and seat.inputs_require_grad else 0) + kept
+
+
+def _twice(seat: Seat) -> bool:
+    """The embedding's output, which the model's forward holds, is a leaf as well, and not what the first block gets."""
+    ends = seat.arch.ends
+    if ends.embed_norm:
+        return seat.tuning == "full" or seat.inputs_require_grad
+    return bool(ends.learned) and seat.inputs_require_grad
 
 
 def _front(seat: Seat) -> Size:

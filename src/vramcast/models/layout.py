@@ -198,6 +198,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the class has no other attention than that"""
     embed_norm: str = ""
     """the norm behind the embedding; "" for none"""
+    fills: bool = False
+    """eager scores are filled where a mask of true and false says so, which backward asks again"""
     buffers: Size = 0
     """bytes of masks and tables that the class keeps beside its parameters"""
     rotary: Size = 0

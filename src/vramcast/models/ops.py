@@ -31,15 +31,15 @@ class Heads(Struct, frozen=True):
     values: Size
     window: Size = 0
     """tokens that the layer sees at most; 0: all"""
-    scores: Literal["", "wide", "baddbmm", "biased"] = ""
-    """how a class of its own makes scores: of fp32 queries and keys, in one product with ALiBi's biases, or with fp32
-    biases"""
     capped: bool = False
     """eager scores have a soft cap"""
     sinks: bool = False
     """a learned score beside those of the tokens takes a part of the attention"""
     shifts: Literal["", "held", "freed"] = ""
     """eager attention takes the largest score off before the softmax, and holds what there was before or not"""
+    scores: Literal["", "wide", "baddbmm", "biased"] = ""
+    """how a class of its own makes scores: of fp32 queries and keys, in one product with ALiBi's biases, or with fp32
+    biases"""
 
     @property
     def shared(self) -> bool:

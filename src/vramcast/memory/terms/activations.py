@@ -48,6 +48,8 @@ def _masked(seat: Seat) -> bool:
     plain block does not need it."""
     blocks = _without_grad(seat) and seat.instant in ("last block", "prefill", "decode")
     runs_forward = seat.state == "forward" or blocks
+    if seat.arch.ends.fills and seat.records and seat.instant != "embedding":
+        return True
     return runs_forward or (seat.recompute == "full" and seat.records)
 
 
@@ -87,12 +89,18 @@ def activations_saved(seat: Seat) -> Size:
         return end.front
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
         last_input = layers.last.carried if layers.last.keeps_input else end.hidden
-        own = first.carried if seat.arch.ends.learned else 0  # else it is what the embedding gave
-        return end.front + own + first.saved + first.cached + layers.inner(_kept_and_cached) + last_input
+        changed = seat.arch.ends.learned or seat.arch.ends.embed_norm
+        own = first.carried if changed else 0  # else it is what the embedding gave
+        returned = layers.most(_returned) if seat.recompute == "full" else 0
+        return end.front + own + first.saved + first.cached + layers.inner(_kept_and_cached) + last_input + returned
     if seat.instant == "first block":  # backward begins with the last layer, which counts its own
         return end.leaf + first.carried + first.saved + layers.inner(_kept)
     cached = layers.all(lambda block: block.cached) if seat.state == "loss" else 0
     return end.leaf + first.carried + first.saved + layers.later(_kept) + cached
+
+
+def _returned(block: BlockPass) -> Size:
+    return block.returned
 
 
 def _kept_and_cached(block: BlockPass) -> Size:
@@ -159,15 +167,18 @@ def activations_block(seat: Seat) -> Size:
     """
     layers, end = stack(seat), end_pass(seat)
     if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
-        return end.front + end.hidden + layers.most(_forward)
-    waits, leaf = tied_gradient(seat) if _tied_waits(seat) else 0, end.leaf if seat.sees else 0
+        return end.front + end.hidden + layers.most(_forward) + layers.most(_returned)
+    ends = seat.arch.ends
+    stays = seat.sees or ends.learned or ends.embed_norm or ends.drops
+    waits, leaf = tied_gradient(seat) if _tied_waits(seat) else 0, end.leaf if stays else 0
     match seat.instant:
         case "first block" if seat.state == "backward":
             return (_inner_backward(layers) if seat.inner else _backward(layers.last)) + waits
         case "last block" if seat.state == "backward":
             return _backward(layers.first) + waits + leaf
         case "embedding":
-            return end.embedding - end.embedding_gradient + waits + leaf
+            gone = seat.tuning == "full" and not seat.sees  # what the embedding's output went through is over
+            return end.embedding - end.embedding_gradient + waits + (0 if gone else leaf)
         case _:
             return _last_forward(layers)
 

@@ -110,11 +110,6 @@ def _conv1d(part: Part) -> Part:
     return Part(lambda c, layer: _turned(list(part(c, layer))), part.forward)
 
 
-def _no_norms(c: Fields, _: int) -> bool:
-    """Queries and keys are not normed."""
-    return not c.flag("qk_layernorm")
-
-
 def _gptj_width(c: Fields) -> Size:
     """Elements of a head that have positions."""
     return c.count("rotary_dim", 64)
@@ -314,6 +309,7 @@ TYPES = {
         plain("ffn.up_proj ffn.down_proj", False, width=lambda c: axis(4 * hidden(c)), otherwise="gelu"),
         kernel="eager",
         alone=True,
+        fills=True,
         norm="layer",
         rotary=None,
         holds="output",

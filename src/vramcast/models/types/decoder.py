@@ -89,11 +89,12 @@ class Layer(Struct, frozen=True):
             added = self._dropped(ops, added)
             ops.keep(added)
             return ops.add(x, added)
-        if self.multiplies or self.drops:
-            plain, added = added, ops.times(added) if self.multiplies else ops.dropout(added)
+        if self.multiplies:
+            plain, added = added, ops.times(added)
             out = ops.add(x, added)
             ops.drop(added, plain)
             return out
+        added = self._dropped(ops, added)
         out = ops.add(x, added)
         ops.drop(added)
         return out
@@ -185,6 +186,8 @@ class Decoder(Struct, frozen=True):
     """the class has no other attention than that"""
     embed_norm: str = ""
     """the norm behind the embedding"""
+    fills: bool = False
+    """scores are filled where a mask of true and false says so"""
     buffers: Callable[[Fields], Size] | None = None
     """bytes of masks and tables that the class keeps beside its parameters"""
     wide_tables: bool = False
@@ -238,6 +241,7 @@ class Decoder(Struct, frozen=True):
             kernel=self.kernel,
             alone=self.alone,
             embed_norm=self.embed_norm,
+            fills=self.fills,
             buffers=self.buffers(c) if self.buffers else 0,
             wide_tables=self.wide_tables,
             spans=tuple(dict.fromkeys(int(window_of(c, layer)) for layer in range(self.layer_count(c)))),
