@@ -37,8 +37,9 @@ class Attention(OlderAttention):
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
         bound = seat.binds(heads.window)
+        ready = bound and seat.arch.ends.masks == "biased" and not seat.autocast  # it is of numbers, and all layers'
         if seat.attention == "efficient" or mask is not None or bound or int(heads.width) != int(heads.values):
-            out = self._efficient(query, key, value, heads, [] if mask is None else [mask], bound=bound)
+            out = self._efficient(query, key, value, heads, [] if mask is None else [mask], bound=bound and not ready)
         else:
             out = self._flash(query, key, value, heads)
             if joined:

@@ -31,7 +31,16 @@ class Linears(Packed):
         """The model's own product; the head is never packed."""
         if packing := self.packing_for(name):
             return self.packed_product(_last(name), x, inputs, outputs, packing)
-        return self._product(_last(name), x, inputs, outputs, bias, self.weights_dtype, self.base_trains)
+        apart = bias and self.seat.arch.ends.bias_apart
+        out = self._product(_last(name), x, inputs, outputs, bias and not apart, self.weights_dtype, self.base_trains)
+        return self._with_bias(out) if apart else out
+
+    def _with_bias(self, product: Tensor) -> Tensor:
+        """A bias that an operator of its own adds: FalconLinear."""
+        offset = self._weight("bias", 1, product.width, self.weights_dtype, self.base_trains)
+        out = self.add(product, offset)
+        self.drop(product)
+        return out
 
     def _product(
         self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool, dtype: str, trains: bool

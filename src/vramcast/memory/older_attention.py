@@ -21,6 +21,10 @@ class OlderAttention(EagerAttention):
             case _:
                 return self._biased_in_fp32(query, key, value, heads)
 
+    def lend(self, *tensors: Tensor) -> None:
+        """Variables of the attention's own forward."""
+        self.locals += tensors
+
     def release(self) -> None:
         """The attention's own forward is over, and with it its variables."""
         self.drop(*self.locals)

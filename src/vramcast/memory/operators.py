@@ -85,6 +85,23 @@ class Eager:
 
         return self.tape.node(out, [left, right], [], backward)
 
+    def add_into(self, left: Tensor, right: Tensor) -> Tensor:
+        """`left += right`: no memory of its own; both share the gradient."""
+        out = Tensor(left.rows, left.width, left.dtype, self.tape.hold(left).storage)
+        self.drop(left)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            return [self._gradient_as(x, gradient) if x.requires_grad else None for x in (left, right)]
+
+        return self.tape.node(out, [left, right], [], backward)
+
+    def copied(self, x: Tensor) -> Tensor:
+        """A view's elements side by side; their gradient is a view again. The view is gone."""
+        out = self.tape.like(x, "copy")
+        self.tape.node(out, [x], [], lambda gradient: [self.tape.view(gradient)])
+        self.drop(x)
+        return out
+
     def multiply(self, left: Tensor, right: Tensor) -> Tensor:
         """Elementwise product of equal shapes: each input is saved for the other's gradient."""
         tape = self.tape

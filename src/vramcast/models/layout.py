@@ -198,6 +198,10 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the class has no other attention than that"""
     embed_norm: str = ""
     """the norm behind the embedding; "" for none"""
+    masks: Literal["", "plain", "biased"] = ""
+    """the class always gives its kernel a mask, which has the biases of every head or not"""
+    bias_apart: bool = False
+    """linear layers add their bias by an operator of its own"""
     fills: bool = False
     """eager scores are filled where a mask of true and false says so, which backward asks again"""
     buffers: Size = 0

@@ -48,7 +48,9 @@ def _masked(seat: Seat) -> bool:
     plain block does not need it."""
     blocks = _without_grad(seat) and seat.instant in ("last block", "prefill", "decode")
     runs_forward = seat.state == "forward" or blocks
-    if seat.arch.ends.fills and seat.records and seat.instant != "embedding":
+    ends = seat.arch.ends
+    asked = ends.fills or (ends.masks == "biased" and not seat.autocast)  # backward needs it, of plain blocks too
+    if asked and seat.records and seat.instant != "embedding":
         return True
     return runs_forward or (seat.recompute == "full" and seat.records)
 

@@ -30,8 +30,9 @@ from vramcast.num import Size
 ATTENTION_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "hybrid", "indexed_attention")
 """What `layer_types` may say where it only changes what a layer attends to."""
 PRE_NORM = "input_layernorm post_attention_layernorm"
-Order: TypeAlias = Literal["pre", "post", "sandwich", "parallel"]
-"""Where norms stand: before attention and MLP, behind them, on both sides, or before both at once."""
+Order: TypeAlias = Literal["pre", "post", "sandwich", "parallel", "joined"]
+"""Where norms stand: before attention and MLP, behind them, on both sides, or before both at once, whose sum is made
+first (joined)."""
 
 
 class Layer(Struct, frozen=True):
@@ -52,6 +53,8 @@ class Layer(Struct, frozen=True):
     def __call__(self, ops: Operators, hidden: Tensor) -> Tensor:
         if self.order == "parallel":
             return self._parallel(ops, hidden)
+        if self.order == "joined":
+            return self._joined(ops, hidden)
         before, behind = self._places()
         middle = self._branch(ops, hidden, before[0], self.attention, behind[0])
         out = self._branch(ops, middle, before[1], self.mlp, behind[1])
@@ -114,6 +117,19 @@ class Layer(Struct, frozen=True):
         both = ops.add(attended, x)
         out = ops.add(both, mixed)
         ops.drop(both, attended, mixed, second)
+        return out
+
+    def _joined(self, ops: Operators, x: Tensor) -> Tensor:
+        """All norms first; what attention gave is added into what the MLP gave: FalconDecoderLayer."""
+        assert self.attention is not None
+        assert self.mlp is not None
+        normed = [ops.norm(self.norm, name, x) for name in self.norms]
+        attended = self.attention(ops, normed[0])
+        mixed = self.mlp(ops, normed[-1])
+        ops.scope("residual")
+        both = self._dropped(ops, ops.add_into(mixed, attended))
+        out = ops.add(both, x)
+        ops.drop(both, attended, *normed)
         return out
 
     def _dropped(self, ops: Operators, x: Tensor) -> Tensor:
@@ -186,6 +202,10 @@ class Decoder(Struct, frozen=True):
     """the class has no other attention than that"""
     embed_norm: str = ""
     """the norm behind the embedding"""
+    bias_apart: bool = False
+    """linear layers add their bias by an operator of its own"""
+    masks: Callable[[Fields], Literal["plain", "biased"]] | None = None
+    """the class always gives its kernel a mask, which has the biases of every head or not"""
     fills: bool = False
     """scores are filled where a mask of true and false says so"""
     buffers: Callable[[Fields], Size] | None = None
@@ -222,7 +242,7 @@ class Decoder(Struct, frozen=True):
         if self.more is not none and not self.run:  # nobody says what is done with it
             return None
         attention, mlp = self.attention.forward(c, layer), self.mlp.forward(c, layer)
-        order = self.order if isinstance(self.order, str) else self.order(c)
+        order: Order = self.order(c) if callable(self.order) else self.order
         run = self.run if isinstance(self.run, str) else self.run(c)
         names = tuple((run or self.norms).split())
         drops = bool(self.dropout) and bool(c.get(self.dropout))
@@ -242,6 +262,8 @@ class Decoder(Struct, frozen=True):
             alone=self.alone,
             embed_norm=self.embed_norm,
             fills=self.fills,
+            bias_apart=self.bias_apart,
+            masks=self.masks(c) if self.masks else "",
             buffers=self.buffers(c) if self.buffers else 0,
             wide_tables=self.wide_tables,
             spans=tuple(dict.fromkeys(int(window_of(c, layer)) for layer in range(self.layer_count(c)))),
