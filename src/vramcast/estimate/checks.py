@@ -152,7 +152,7 @@ def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mi
             **{"from": origin("lora.targets"), "allowed": ", ".join(_attention(arch))},
         )
     widest = min(int(side) for block in arch.kinds for weight in block.weights for side in weight.shape
-                 if weight.name.removesuffix(".weight") in block.linears())  # fmt: skip
+                 if weight.name.removesuffix(".weight") in block.linears() and int(side) > 1)  # fmt: skip
     if settings.lora_rank > widest:
         mistakes.add(
             f"lora.rank = {settings.lora_rank} is above the width of a layer it adapts ({widest})",

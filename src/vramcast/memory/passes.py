@@ -197,6 +197,7 @@ def _run_ends(seat: Seat) -> EndPass:
     mask, first_mask = _mask(ops), _mask(ops, first=True)
     since = len(tape.steps)
     hidden, ends = ops.hidden("last hidden states"), seat.arch.ends
+    ops.weights = {weight.name: weight for block in seat.arch.root for weight in block.weights}
     normed = ops.norm(ends.norm, ends.final, hidden) if ends.final else tape.hold(hidden)
     tape.drop(hidden)
     start = len(tape.steps)
