@@ -250,7 +250,7 @@ def _mask(ops: Model, *, first: bool = False) -> Size:
 
 def _leaf(seat: Seat) -> Size:
     """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images."""
-    changed = seat.arch.ends.scales or seat.arch.ends.learned or seat.sees
+    changed = seat.arch.ends.scales == "model" or seat.arch.ends.learned or seat.sees
     dropped = seat.tokens * seat.arch.hidden if seat.arch.ends.drops and seat.records else 0
     return (_embedded(seat) if changed and seat.inputs_require_grad else 0) + dropped
 

@@ -160,7 +160,7 @@ def activations_block(seat: Seat) -> Size:
     layers, end = stack(seat), end_pass(seat)
     if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
         return end.front + end.hidden + layers.most(_forward)
-    waits, leaf = tied_gradient(seat) if _tied_waits(seat) else 0, end.leaf if seat.sees else 0
+    waits, leaf = tied_gradient(seat) if _tied_waits(seat) else 0, end.leaf if _stays(seat) else 0
     match seat.instant:
         case "first block" if seat.state == "backward":
             return (_inner_backward(layers) if seat.inner else _backward(layers.last)) + waits
@@ -170,6 +170,11 @@ def activations_block(seat: Seat) -> Size:
             return end.embedding - end.embedding_gradient + waits + leaf
         case _:
             return _last_forward(layers)
+
+
+def _stays(seat: Seat) -> bool:
+    """Whether what the embedding gave is there until its own gradient is."""
+    return seat.sees or seat.arch.ends.scales == "model"
 
 
 def _forward(block: BlockPass) -> Size:
