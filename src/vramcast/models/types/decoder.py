@@ -89,8 +89,9 @@ class Layer(Struct, frozen=True):
             added = self._dropped(ops, added)
             ops.keep(added)
             return ops.add(x, added)
-        if self.multiplies or self.drops:
-            plain, added = added, ops.times(added) if self.multiplies else ops.dropout(added)
+        added = self._dropped(ops, added)
+        if self.multiplies:
+            plain, added = added, ops.times(added)
             out = ops.add(x, added)
             ops.drop(added, plain)
             return out
