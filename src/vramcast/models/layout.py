@@ -178,8 +178,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     norm: str = "rms"
     final: str = "norm"
     """the last norm's name; "" for none"""
-    scales: bool = False
-    """a constant multiplies the embedding"""
+    scales: Literal["", "module", "model"] = ""
+    """a constant multiplies the embedding: inside its own module, or in the model's forward"""
     logits: Literal["", "scaled", "capped"] = ""
     """what is done to the logits: nothing, a product with a constant, or a soft cap"""
     kernel: str = ""
