@@ -37,9 +37,13 @@ class Eager:
         assert block.forward is not None
         self.weights, self.prefix = {weight.name: weight for weight in block.weights}, block.prefix
         out = block.forward(self, hidden)
+        self.let_go()
+        return out
+
+    def let_go(self) -> None:
+        """The end of a function: its variables go."""
         self.drop(*self.variables)
         self.variables.clear()
-        return out
 
     def keep(self, *tensors: Tensor) -> None:
         """Variables of the block, which it holds until it is through."""

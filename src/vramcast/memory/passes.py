@@ -197,6 +197,7 @@ def _run_ends(seat: Seat) -> EndPass:
     tape.drop(hidden)
     start = len(tape.steps)
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
+    ops.let_go()
     most, casts = _until_loss(ops, since, start)
     if not seat.records:
         return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, front=_embedded(seat))

@@ -10,7 +10,7 @@ from vramcast.memory.seat import Seat
 from vramcast.memory.sight import sight_pass
 from vramcast.memory.term import Interval, term
 from vramcast.memory.terms.cache import kept
-from vramcast.num import Size, at_most, total, worst
+from vramcast.num import Size, at_most, total, whole, worst
 
 _TRACED = "the block's program on the tape; equal to a fake-tensor trace of the Hugging Face class"
 
@@ -36,10 +36,17 @@ def inputs(seat: Seat) -> Size:
     if seat.state == "step":  # the loop has its batch until it takes the next one: ids are nothing beside pixels
         return pixels
     end = end_pass(seat)
-    mask = end.mask if _masked(seat) else 0
+    mask = _mask(seat, end) if _masked(seat) else 0
     if seat.instant in ("embedding", "first token"):
         return end.inputs + pixels + (mask if seat.reentrant else 0)
     return end.inputs + pixels + end.tables + mask
+
+
+def _mask(seat: Seat, end: EndPass) -> Size:
+    """Masks of all kinds of layers; when the first layer is the last one to be computed again, those of its kind."""
+    kinds = seat.arch.ends.masks
+    first = seat.state == "backward" and seat.instant == "last block" and not seat.reentrant
+    return whole(end.mask, kinds) if first and kinds > 1 else end.mask
 
 
 def _masked(seat: Seat) -> bool:
