@@ -70,8 +70,9 @@ def _layers(seat: Seat, value: Callable[[Seat, Blocks], Size]) -> Size:
 
 
 def block_adapters(seat: Seat, block: Blocks) -> Size:
-    """Parameters of the adapters of one layer: `rank * (inputs + outputs)` for every adapted linear layer."""
-    pairs = total(let(f"{linear_of(weight)} in + out", total(weight.shape)) for weight in _adapted(seat, block))
+    """Parameters of the adapters of one layer: `rank * (inputs + outputs)` for every adapted linear layer, and for
+    every expert of a packed parameter."""
+    pairs = total(let(f"{label} in + out", inputs + outputs) for label, inputs, outputs in _adapted(seat, block))
     return seat.lora_rank * pairs
 
 
@@ -232,8 +233,8 @@ def held_adapters(seat: Seat, *, learned: bool = False) -> list[tuple[Size, Size
         (seat.arch.times(block), seat.lora_rank * side)
         for block in seat.arch.layout.blocks
         if runs(seat, block) or not learned
-        for weight in _adapted(seat, block)
-        for side in weight.shape[::-1]
+        for _, *sides in _adapted(seat, block)
+        for side in sides
     ]
     return [(count, shard(size, seat.ranks) if seat.sharded else size) for count, size in sizes]
 
@@ -282,7 +283,7 @@ def held_trainable_blocks(seat: Seat, *, without_first: bool) -> Size:
 
 def _held_trainable(seat: Seat, block: Blocks) -> Size:
     if seat.tuning == "lora":
-        sides = [side for weight in _adapted(seat, block) for side in weight.shape]
+        sides = [side for _, *pair in _adapted(seat, block) for side in pair]
         shares = [shard(seat.lora_rank * side, seat.ranks) for side in sides]
         return let(f"adapter share of a {_label(seat, block)}", total(shares))
     if seat.shard == "fsdp1":
@@ -309,8 +310,8 @@ def trainable_shapes(seat: Seat) -> list[tuple[Size, Size, Size]]:
         found = [(list(weight.shape), count) for block, weight, count in seat.arch.tensors() if runs(seat, block)]
         return [(count * prod(shape[:-2]), shape[-2] if len(shape) > 1 else 0, shape[-1]) for shape, count in found]
     running = [block for block in seat.arch.layout.blocks if runs(seat, block)]
-    adapted = [(seat.arch.times(block), weight) for block in running for weight in _adapted(seat, block)]
-    pairs = [(n, ((seat.lora_rank, weight.shape[1]), (weight.shape[0], seat.lora_rank))) for n, weight in adapted]
+    adapted = [(seat.arch.times(block), *sides) for block in running for _, *sides in _adapted(seat, block)]
+    pairs = [(n, ((seat.lora_rank, inputs), (outputs, seat.lora_rank))) for n, inputs, outputs in adapted]
     return [(count, rows, width) for count, pair in pairs for rows, width in pair]
 
 
@@ -319,13 +320,20 @@ def trainable_dtype(seat: Seat) -> str:
     return seat.weights_dtype if seat.tuning == "full" else seat.adapter_dtype
 
 
-def _adapted(seat: Seat, block: Blocks) -> list[Weight]:
+def _adapted(seat: Seat, block: Blocks) -> list[tuple[str, Size, Size]]:
+    """(label, inputs, outputs) of every pair of adapter matrices, which have `lora_rank` between them. A parameter of
+    packed experts has the ranks of all experts side by side: its pair is that many times as wide."""
     linears = block.linears()
-    return [
-        weight
-        for weight in block.weights
-        if weight.name.removesuffix(".weight") in linears and linear_of(weight) in seat.targets
-    ]
+    found: list[tuple[str, Size, Size]] = []
+    for weight in block.weights:
+        ranks = seat.ranks_of(weight.name)
+        if weight.name.removesuffix(".weight") in linears and linear_of(weight) in seat.targets:
+            found.append((linear_of(weight), weight.shape[1], weight.shape[0]))
+        elif ranks:
+            *experts, outputs, inputs = weight.shape
+            count = ranks * prod(experts)
+            found.append((weight.name, count * inputs, count * outputs))
+    return found
 
 
 def _cut(seat: Seat, weight: Weight) -> Size:
