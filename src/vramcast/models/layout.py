@@ -123,6 +123,8 @@ class Blocks(Struct, frozen=True):
         module = self.module(weight)
         if module == "vision":
             return not weight.name.endswith(("embed.weight", "embedding.weight"))
+        if module == "router":  # a router itself has a bare weight, what is within it is linear layers
+            return not weight.name.endswith(("gate.weight", "router.weight")) or "per_layer" in weight.name
         return module in _LINEAR
 
     @property
