@@ -35,6 +35,7 @@ from vramcast.errors import Refused  # noqa: E402
 from vramcast.estimate import forecast  # noqa: E402
 from vramcast.memory import passes  # noqa: E402
 from vramcast.memory.alloc_conf import AllocatorSettings  # noqa: E402
+from vramcast.memory import allocator, passes  # noqa: E402
 from vramcast.memory.head import Model  # noqa: E402
 from vramcast.memory.seat import Seat  # noqa: E402
 from vramcast.memory.tape import Tape  # noqa: E402
@@ -346,6 +347,8 @@ def main() -> int:
     parser.add_argument("--new", action="store_true", help="run every class again")
     parser.add_argument("what", nargs="*", metavar="TYPE or PATH=VALUE")
     asked = parser.parse_args()
+    if asked.by_term:  # the tape itself, with numbers in it
+        passes.planned = allocator.planned = lambda seat, what, make: make(seat)  # type: ignore[assignment]
     more = dict(text.split("=", 1) for text in asked.what if "=" in text)
     names = [name for name in asked.what if "=" not in name] or list(smallest())
     unknown = [name for name in names if name not in smallest()]

@@ -77,7 +77,7 @@ _OWN: dict[str, Config] = {
     },
     "mllama": {
         "vision_config": {"vision_output_dim": 768, "intermediate_layers_indices": [0, 0, 1, 1, 1]},
-        "text_config": {"cross_attention_layers": [1, 3]},
+        "text_config": {"cross_attention_layers": [1]},
     },
     "llama4": {"vision_config": {"intermediate_size": 512}},
     "llava": {

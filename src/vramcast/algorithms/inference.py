@@ -17,8 +17,7 @@ def _phases(modes: Modes) -> tuple[Phase, ...]:
 _PATHS = (
     "framework", "algorithm", "weights_dtype", "micro_batch", "seq_len", "prompt_len", "image_tokens", "attention",
     "engine.kind", "engine.cache", "gpus", "quant.kind", "engine.fraction", "engine.max_len", "engine.tp",
-    "engine.dtype",
-    "engine.eager",
+    "engine.dtype", "engine.eager",
 )  # fmt: skip
 
 INFERENCE = Algorithm(

@@ -79,9 +79,8 @@ class Algorithm(Struct, frozen=True, kw_only=True):
 LEARNING = (
     "tuning", "weights_dtype", "compute_dtype", "autocast", "optimizer", "optimizer.impl", "micro_batch",
     "accumulation", "seq_len", "packing", "padding", "labelled_frac", "image_tokens", "attention", "recompute",
-    "recompute.reentrant", "loss", "gpus", "quant.kind", "quant.double", "quant.compute_dtype",
-    "quant.rest_dtype", "lora.rank",
-    "lora.targets", "lora.dtype", "lora.dropout", "framework", "algorithm",
+    "recompute.reentrant", "loss", "gpus", "quant.kind", "quant.double", "quant.compute_dtype", "quant.rest_dtype",
+    "lora.rank", "lora.targets", "lora.dtype", "lora.dropout", "framework", "algorithm",
 )  # fmt: skip
 """paths that every training reads"""
 POLICY = Role(name="policy", trains=True, leads=True)

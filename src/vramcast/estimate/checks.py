@@ -10,7 +10,7 @@ from vramcast.errors import Mistake, Mistakes
 from vramcast.estimate.lengths import prompt_len
 from vramcast.memory.alloc_conf import parse
 from vramcast.models.arch import Arch
-from vramcast.models.cache.kinds import text_config
+from vramcast.models.cache.kinds import cache_kinds, text_config
 from vramcast.models.cache.windows import spans
 from vramcast.types.job import Fact
 from vramcast.types.settings import ADAPTED, Settings
@@ -44,13 +44,13 @@ def _check_attention(
 ) -> set[str]:
     """Eager attention where it is not modelled, or another where the model's class has none."""
     runs = settings.engine_kind == "hf" and generates(settings)
-    if settings.attention == "eager" and runs and not arch.ends.eager:
+    if settings.attention == "eager" and runs and arch.ends.kernel != "eager":
         mistakes.add(
             "attention = eager is modelled in training, and not yet where the model generates",
             **{"from": origin("attention"), "allowed": "flash, efficient"},
         )
         return {"attention"}
-    if settings.attention == "efficient" and arch.ends.eager:
+    if settings.attention == "efficient" and arch.ends.kernel == "eager":
         mistakes.add(
             f"attention = efficient is not there for {arch.model_type}: Transformers has none for its class",
             **{"from": origin("attention"), "allowed": "eager, flash"},
@@ -203,6 +203,14 @@ def _check_window(settings: Settings, arch: Arch, origin: Callable[[str], str], 
         return
     seen = spans(arch.model_type, text_config(arch.config), len(arch.layout.layers()), arch.source)
     windows = [span.tokens for span in seen if span.tokens]
+    kept = cache_kinds(arch.layout, arch.config, arch.source)
+    other = [kind for kind in kept if any(part.keeps != "token" or part.dtype != "cache" for part in kind.parts)]
+    if other and not windows:
+        mistakes.add(
+            f"engine.cache = quantised is for layers that keep keys and values: {arch.name} has "
+            f"{len(other[0].layers)} of {other[0].name}",
+            **{"from": origin("engine.cache"), "allowed": "dynamic, static, offloaded"},
+        )
     if windows:
         mistakes.add(
             f"engine.cache = quantised is for layers that see all tokens: {arch.name} has {len(windows)} that "

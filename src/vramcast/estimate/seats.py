@@ -47,6 +47,7 @@ class Seats:
             inner=instant.name == "blocks",
             when=when,
             memo=memo,
+            masked=self._masked(state, work),
             **work,
         )
         return named(seat) if self.names else seat
@@ -67,6 +68,16 @@ class Seats:
         else:
             sequences |= {"seq_len": prompt, "cached_len": prompt}
         return {**sequences, "prompt_len": prompt, "longest": total}
+
+    def _masked(self, state: str, work: dict[str, Any]) -> frozenset[int]:
+        """Windows that bind: Transformers makes no mask of a shorter sequence, and FlashAttention's own package takes
+        windows itself (masking_utils.py, _ignore_causal_mask_sdpa)."""
+        length, arch = work.get("seq_len", self.base.seq_len), self.job.arch
+        if self.base.engine is not None or not self.job.sdpa or arch.measured is not None:
+            return frozenset()
+        if arch.ends.both_ways and self.base.sees and length > 1:  # tokens of an image see each other
+            return frozenset(arch.ends.spans)
+        return frozenset(window for window in arch.windows if window <= length)
 
     def _score(self, phase: str) -> dict[str, Any]:
         """The reference may be the policy without its adapters; the entropy is that of the old policy."""

@@ -34,8 +34,9 @@ class Attention(EagerAttention):
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
-        if seat.attention == "efficient" or mask is not None or int(heads.width) != int(heads.values):
-            out = self._efficient(query, key, value, heads, [] if mask is None else [mask])
+        bound = seat.binds(heads.window)
+        if seat.attention == "efficient" or mask is not None or bound or int(heads.width) != int(heads.values):
+            out = self._efficient(query, key, value, heads, [] if mask is None else [mask], bound=bound)
         else:
             out = self._flash(query, key, value, heads)
             if joined:
@@ -79,14 +80,19 @@ class Attention(EagerAttention):
             return []
         return [self.tape.like(query, f"expanded {name} gradient") for name in ("key", "value")]
 
-    def _efficient(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, masks: list[Tensor]) -> Tensor:
+    def _efficient(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, masks: list[Tensor], *, bound: bool
+    ) -> Tensor:
         """Memory-efficient attention: keys and values are first expanded to all heads (before torch 2.14 the kernel has
-        no grouped heads); rows of the log-sum-exp are padded to 32. Backward adds an fp32 row sum.
+        no grouped heads); rows of the log-sum-exp are padded to 32. Backward adds an fp32 row sum. A window's mask of
+        true and false becomes one of numbers, which each layer keeps.
 
-        Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu; transformers repeat_kv.
+        Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu; attention.cpp,
+        convert_boolean_attn_mask; transformers repeat_kv.
         """
         tape, seat = self.tape, self.seat
         key, value = (self._expanded(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
+        bias = [tape.empty("mask in numbers", seat.tokens, seat.seq_len, query.dtype)] if bound else []
         out = tape.empty("attention output", query.rows, heads.count * heads.values, query.dtype)
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
         log_sum = tape.empty("log-sum-exp", padded_rows, heads.count, "fp32")
@@ -98,13 +104,16 @@ class Attention(EagerAttention):
             tape.drop(row_sum)
             return grads
 
-        tape.node(out, [query, key, value], [query, key, value, out, log_sum, *masks], backward)
-        self.drop(log_sum, key, value)
+        tape.node(out, [query, key, value], [query, key, value, out, log_sum, *bias, *masks], backward)
+        self.drop(log_sum, key, value, *bias)
         return out
 
     def cache(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Hugging Face's cache takes keys and values over by copy; the copies are counted by the kv_cache term. In
         training the outputs hold the cache, and so it keeps them when a block's backward is through with them."""
+        if self.seat.caches_until_loss and self.tape.records:
+            self.cached += [key, value]
+            return self.tape.hold(key), self.tape.hold(value)
         if self.seat.caches_in_step and self.tape.records:
             return self.tape.hold(key), self.tape.hold(value)
         if not (self.seat.caches and self.seat.state == "generate"):

@@ -17,7 +17,7 @@ class Indexer(Experts):
 
         Source: transformers/models/deepseek_v32/modeling_deepseek_v32.py, DeepseekV32Indexer.forward; ATen matmul.
         """
-        tape, count = self.tape, at_most(self._seen, how.top)
+        tape, count = self.tape, at_most(self.seat.seen_len, how.top)
         if not how.own:
             return tape.parameter(x.rows, count, "fp32", trains=False)
         records, tape.records = tape.records, False
@@ -37,7 +37,7 @@ class Indexer(Experts):
 
     def _every_key(self, x: Tensor, name: str, dtype: str, each: Size = 1) -> Tensor:
         """A tensor of every token and every key, for `each` head."""
-        return self.tape.empty(name, x.rows * each, self._seen, dtype)
+        return self.tape.empty(name, x.rows * each, self.seat.seen_len, dtype)
 
     def _index_parts(self, x: Tensor, queries: Tensor, how: Index) -> tuple[Tensor, Tensor, list[Tensor]]:
         """(queries, keys, what is held beside them), a part of each with positions."""
@@ -61,7 +61,7 @@ class Indexer(Experts):
     def _index_scores(self, query: Tensor, key: Tensor, how: Index) -> Tensor:
         tape, seat = self.tape, self.seat
         dtype = seat.compute_dtype if seat.autocast else "fp32"
-        keys = tape.empty("fp32 keys", seat.sequences * self._seen, key.width, "fp32")
+        keys = tape.empty("fp32 keys", seat.sequences * self.seat.seen_len, key.width, "fp32")
         wide = [self.cast(query, "fp32", "fp32 queries"), keys]
         low = [self.cast(one, dtype, "autocast copy") for one in wide]
         copies = self._every_key(query, "keys of every token", dtype, how.width)

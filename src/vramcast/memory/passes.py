@@ -16,7 +16,7 @@ from vramcast.memory.pass_sizes import BlockPass, EndPass, Stack
 from vramcast.memory.plans import planned
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape
-from vramcast.memory.units import learns_to_see, learns_whole
+from vramcast.memory.units import learns_to_see, learns_whole, runs
 from vramcast.models.layout import Blocks
 from vramcast.num import Size, total, worst
 
@@ -29,12 +29,12 @@ def stack(seat: Seat) -> Stack:
 
 
 def _stack(seat: Seat) -> Stack:
-    kinds = seat.arch.kinds
+    kinds = [kind for kind in seat.arch.kinds if runs(seat, kind)]
     passes = [train_block(seat, kind) if seat.records else infer_block(seat, kind) for kind in kinds]
     order = {layer: index for index, kind in enumerate(kinds) for layer in kind.layers}
     places = tuple([order[layer] for layer in sorted(order)])
     first = _first_block(seat, kinds[places[0]]) or passes[places[0]]
-    if len(kinds) == 1:
+    if len(seat.arch.kinds) == 1:
         return Stack.of_one(first, passes[0], seat.arch.layers)
     return Stack.of_many(first, tuple(passes), places)
 
@@ -113,6 +113,9 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
     keeps_input = hidden.storage is not None and hidden.storage.holds > 0
     carried = tape.size(hidden) if keeps_input else 0
     held = {id(x.storage): tape.size(x) for x in ops.held_inputs}
+    before = len(tape.steps)
+    tape.drop(*ops.cached)
+    cached = total(storage.size for sign, storage in tape.steps[before:] if sign < 0)
     kept = [
         storage.size
         for storage in tape.living(since)
@@ -133,6 +136,7 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
         keeps_input,
         (*kept, carried),
         total(held.values()),
+        cached,
     )
 
 
@@ -190,7 +194,7 @@ def _run_ends(seat: Seat) -> EndPass:
     inputs = tape.alive()
     ops.rope_tables()
     tables = tape.alive() - inputs
-    mask = _mask(ops)
+    mask, first_mask = _mask(ops), _mask(ops, first=True)
     since = len(tape.steps)
     hidden, ends = ops.hidden("last hidden states"), seat.arch.ends
     normed = ops.norm(ends.norm, ends.final, hidden) if ends.final else tape.hold(hidden)
@@ -200,7 +204,8 @@ def _run_ends(seat: Seat) -> EndPass:
     ops.let_go()
     most, casts = _until_loss(ops, since, start)
     if not seat.records:
-        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, front=_embedded(seat))
+        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, first_mask=first_mask,
+                       front=_front(seat))  # fmt: skip
     tape.end_autocast()
     start = len(tape.steps)
     tape.backward(loss, tape.like(loss, "loss gradient"))
@@ -218,7 +223,8 @@ def _run_ends(seat: Seat) -> EndPass:
         tape.alive("logits", since),
         leaf := _leaf(seat),
         mask,
-        _embedded(seat) + leaf,
+        _front(seat) + leaf,
+        first_mask,
     )
 
 
@@ -237,18 +243,25 @@ def cached_casts(seat: Seat) -> Size:
     return stack(seat).all(lambda block: block.casts - block.saved_casts)
 
 
-def _mask(ops: Model) -> Size:
-    if ops.seat.attention != "eager":
-        return 0
-    mask = ops.mask()
-    ops.drop(mask)
-    return ops.seat.arch.ends.masks * ops.tape.size(mask)
+def _mask(ops: Model, *, first: bool = False) -> Size:
+    masks = ops.masks(first=first)
+    ops.drop(*masks)
+    return total(ops.tape.size(mask) for mask in masks)
 
 
 def _leaf(seat: Seat) -> Size:
     """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images."""
-    changed = seat.arch.ends.multiplies or seat.sees
-    return _embedded(seat) if changed and seat.inputs_require_grad else 0
+    changed = seat.arch.ends.scales or seat.arch.ends.learned or seat.sees
+    dropped = seat.tokens * seat.arch.hidden if seat.arch.ends.drops and seat.records else 0
+    return (_embedded(seat) if changed and seat.inputs_require_grad else 0) + dropped
+
+
+def _front(seat: Seat) -> Size:
+    """What is there while blocks run forward: the embedding, the learned positions that were added to it, and the mask
+    of its dropout."""
+    learned, width = seat.arch.ends.learned, seat.arch.hidden * BYTES[seat.param_dtype]
+    rows = seat.tokens if learned == "own" else seat.seq_len if learned else 0
+    return _embedded(seat) + rows * width
 
 
 def _embedded(seat: Seat) -> Size:

@@ -34,10 +34,15 @@ class ScoredLogits(FusedHead):
             given = self.times(hidden)
             self.keep(given)
         logits = self._base("lm_head", given, arch.hidden, arch.vocab, bias=False)
-        if self.seat.arch.ends.multiplies:
+        if arch.ends.logits:
             plain, logits = logits, self.times(logits)
             self.drop(plain)
         mark_logits(logits)
+        if arch.ends.logits == "capped":
+            for step in (lambda x: self._pointwise(x, "tanh", saves=True), self.times):
+                plain, logits = logits, step(logits)
+                mark_logits(logits)
+                self.drop(plain)
         return logits
 
     def kernel_loss(self, hidden: Tensor) -> Tensor:

@@ -146,6 +146,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     entropy: Literal["none", "compiled", "eager", "chunked"] = "none"
     """of the logits: in the pass over old log-probabilities, and in the loss where it is part of it"""
     attention: str = "flash"
+    masked: frozenset[int] = frozenset()
+    """windows that are shorter than a sequence: layers with them need a mask, and a kernel that takes one"""
     one_sequence: bool = False
     """a micro-batch is one sequence: products of heads need no copies"""
     sees: bool = False
@@ -234,9 +236,18 @@ class Seat(Struct, frozen=True, kw_only=True):
         needed = self.records if what == "optimizer" else self.busy
         return what not in self.offloads or needed
 
+    def binds(self, window: Size) -> bool:
+        """The attention of layers with a window needs a mask."""
+        return int(window) in self.masked
+
     @property
     def tokens(self) -> Size:
         return self.sequences * self.seq_len
+
+    @property
+    def seen_len(self) -> Size:
+        """Tokens that a token sees at most: those in the cache too."""
+        return self.cached_len if self.state == "generate" else self.seq_len
 
     @property
     def scored_tokens(self) -> Size:
@@ -257,6 +268,12 @@ class Seat(Struct, frozen=True, kw_only=True):
         """The model is called with a cache of keys and values in training too: its default, which checkpoints and the
         Trainer turn off."""
         return self.recipe.outputs_kept and self.recompute != "full"
+
+    @property
+    def caches_until_loss(self) -> bool:
+        """The model's outputs, and with them the cache, go when the loss is computed."""
+        kept = self.recipe.cache_by_config and self.arch.ends.own_cache
+        return kept and not self.recipe.outputs_kept and self.recompute != "full"
 
     @property
     def inputs_require_grad(self) -> bool:

@@ -16,6 +16,7 @@ from vramcast.memory.passes import infer_block, train_block
 from vramcast.memory.seat import Seat
 from vramcast.memory.units import block_adapters, learns_to_see
 from vramcast.models.layout import Blocks, Ends, Sight
+from vramcast.models.sight import Patches
 from vramcast.num import Size, total, whole, worst
 
 
@@ -73,7 +74,7 @@ def _run(seat: Seat) -> SightPass:
     steps = [*_steps(seat, sight)]
     tables = _tables(seat, sight)
     learns = learns_to_see(seat)
-    kept: Size = tables
+    kept: Size = tables + _leaf(seat, sight)
     casts: Size = 0
     own_gradients: Size = 0
     forward: list[Size] = []
@@ -100,6 +101,16 @@ def _run(seat: Seat) -> SightPass:
     return SightPass(pixels, saved, worst(*forward), most, casts, held, tokens if sight.listed else 0)
 
 
+def _leaf(seat: Seat, sight: Sight) -> Size:
+    """What the convolution gives is a leaf where inputs are made to ask for gradients: it stays beside what is made of
+    it."""
+    front = next(block.forward for block in seat.arch.layout.blocks if runs_on_images(block))
+    if not seat.inputs_require_grad or not (isinstance(front, Patches) and front.changes):
+        return 0
+    images, rows = rows_of(sight, seat.images, seat.sequences)
+    return images * (rows - sight.extra) * sight.width * BYTES[seat.compute_dtype]
+
+
 def _tables(seat: Seat, sight: Sight) -> Size:
     return 2 * seat.sequences * seat.images * sight.patches * sight.rotary * BYTES["fp32"]
 
@@ -124,14 +135,16 @@ def _steps(seat: Seat, sight: Sight) -> list[_Step]:
             learns, count = True, count - 1
         work = train_block(view, block, learns and not front) if trains else infer_block(view, block)
         learns = learns or trains
-        work = work._replace(carried=0) if shared else work
+        if front and work.carried:  # the class token has no pixels
+            work = work._replace(carried=0 if shared else whole(work.carried, rows) * (rows - sight.extra))
         found.append(_Step(count, given, work, trains and block.needs == "images"))
     return found
 
 
 def _view(seat: Seat, sight: Sight, width: Size, images: Size, rows: Size) -> Seat:
     """The seat as a tower sees it: rows of patches for tokens, its own width, no cache."""
-    ends = Ends(rotary=sight.rotary, own_positions=True, wide_tables=True, narrow=sight.narrow and width == sight.width)
+    narrow = sight.narrow and width == sight.width
+    ends = Ends(rotary=sight.rotary, own_positions=True, wide_tables=True, narrow=narrow, sight=sight)
     arch = structs.replace(seat.arch, hidden=width, layout=structs.replace(seat.arch.layout, ends=ends))
     recipe = structs.replace(seat.recipe, outputs_kept=False)
     return structs.replace(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
-from vramcast.memory.attention import Attention
+from vramcast.memory.every_expert import EveryExpert
 from vramcast.memory.tape import Tensor
 from vramcast.models.ops import Heads
 from vramcast.num import Size, whole
 
 
-class TowerOperators(Attention):
-    """`Attention` with the operators of towers."""
+class TowerOperators(EveryExpert):
+    """`EveryExpert` with the operators of towers."""
 
     def convolve(self, name: str, pixels: Tensor) -> Tensor:
         """A convolution that reads every pixel once is a product with rows, each of a patch's pixels, cast before to
@@ -30,6 +30,15 @@ class TowerOperators(Attention):
         tape, seat = self.tape, self.seat
         out = tape.empty("class and patches", seat.tokens, x.width, x.dtype)
         return tape.node(out, [x], [], lambda gradient: [tape.view(gradient)])
+
+    def without_class(self, x: Tensor) -> Tensor:
+        """`x[:, 1:]`, which a product copies; its gradient is put into zeros of the whole."""
+        tape, sight = self.tape, self.seat.arch.ends.sight
+        extra = sight.extra if sight is not None else 0
+        if not int(extra):
+            return self._alias(x)
+        out = tape.empty("patches", x.rows - self.seat.sequences * extra, x.width, x.dtype)
+        return tape.node(out, [x], [], lambda gradient: [tape.like(x, "gradient of the patches")])
 
     def add_positions(self, name: str, x: Tensor, gathers: Size) -> Tensor:
         """`x + table`: the rows of one image, which all images share; or, `gathers` rows for each patch, weighted."""

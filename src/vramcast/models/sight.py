@@ -24,6 +24,11 @@ class Patches(Struct, frozen=True):
     sorts: bool = False
     """patches are put into the order of windows"""
 
+    @property
+    def changes(self) -> bool:
+        """Something is made of what the convolution gives before it is a layer's input."""
+        return bool(self.positions or self.norm or self.extra or self.sorts)
+
     def __call__(self, ops: Operators, pixels: Tensor) -> Tensor:
         out = ops.convolve(self.convolution, pixels)
         ops.scope("embeddings")
@@ -81,13 +86,16 @@ class Merger(Struct, frozen=True):
 
 
 class Projector(Struct, frozen=True):
-    """LLaVA's: two layers with an activation."""
+    """LLaVA's: two layers with an activation, for patches without the class token."""
 
     layers: str
     activation: str
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
-        return Plain(self.layers, self.activation)(ops, x)
+        patches = ops.without_class(x)
+        out = Plain(self.layers, self.activation)(ops, patches)
+        ops.drop(patches)
+        return out
 
 
 class Pool(Struct, frozen=True):
@@ -99,7 +107,7 @@ class Pool(Struct, frozen=True):
         rows = ops.permute(x)
         pooled = ops.pool(rows, self.patches)
         ops.drop(rows)
-        normed = ops.norm("gemma", "mm_soft_emb_norm", pooled)
+        normed = ops.norm("rms_wide", "mm_soft_emb_norm", pooled)
         out = ops.matmul("mm_input_projection_weight", normed)
         ops.drop(pooled, normed)
         return out

@@ -16,6 +16,10 @@ class Recipe(Struct, frozen=True):
     outputs_kept: bool = False
     """The caller keeps the model's outputs until the step is over: logits; keys and values if nothing is recomputed."""
 
+    cache_by_config: bool = False
+    """Whether a model makes a cache of keys and values in training is said in its configuration only, which those that
+    see do not pass on: their language model makes one, and the outputs have it until the loss is there."""
+
     norms_fp32: bool = False
     """Beside packed weights, norms are fp32 whatever embedding and head are."""
 

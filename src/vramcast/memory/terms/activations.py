@@ -10,7 +10,7 @@ from vramcast.memory.seat import Seat
 from vramcast.memory.sight import sight_pass
 from vramcast.memory.term import Interval, term
 from vramcast.memory.terms.cache import kept
-from vramcast.num import Size, at_most, total, whole, worst
+from vramcast.num import Size, at_most, total, worst
 
 _TRACED = "the block's program on the tape; equal to a fake-tensor trace of the Hugging Face class"
 
@@ -36,17 +36,11 @@ def inputs(seat: Seat) -> Size:
     if seat.state == "step":  # the loop has its batch until it takes the next one: ids are nothing beside pixels
         return pixels
     end = end_pass(seat)
-    mask = _mask(seat, end) if _masked(seat) else 0
+    alone = seat.state == "backward" and seat.instant == "last block" and not seat.reentrant
+    mask = (end.first_mask if alone else end.mask) if _masked(seat) else 0
     if seat.instant in ("embedding", "first token"):
         return end.inputs + pixels + (mask if seat.reentrant else 0)
     return end.inputs + pixels + end.tables + mask
-
-
-def _mask(seat: Seat, end: EndPass) -> Size:
-    """Masks of all kinds of layers; when the first layer is the last one to be computed again, those of its kind."""
-    kinds = seat.arch.ends.masks
-    first = seat.state == "backward" and seat.instant == "last block" and not seat.reentrant
-    return whole(end.mask, kinds) if first and kinds > 1 else end.mask
 
 
 def _masked(seat: Seat) -> bool:
@@ -93,10 +87,16 @@ def activations_saved(seat: Seat) -> Size:
         return end.front
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
         last_input = layers.last.carried if layers.last.keeps_input else end.hidden
-        return end.front + first.saved + layers.inner(_kept) + last_input
+        own = first.carried if seat.arch.ends.learned else 0  # else it is what the embedding gave
+        return end.front + own + first.saved + first.cached + layers.inner(_kept_and_cached) + last_input
     if seat.instant == "first block":  # backward begins with the last layer, which counts its own
         return end.leaf + first.carried + first.saved + layers.inner(_kept)
-    return end.leaf + first.carried + first.saved + layers.later(_kept)
+    cached = layers.all(lambda block: block.cached) if seat.state == "loss" else 0
+    return end.leaf + first.carried + first.saved + layers.later(_kept) + cached
+
+
+def _kept_and_cached(block: BlockPass) -> Size:
+    return _kept(block) + block.cached
 
 
 def _kept(block: BlockPass) -> Size:
@@ -199,7 +199,8 @@ def _inner_backward(layers: Stack) -> Size:
 
     def at(place: int, block: BlockPass) -> Size:
         learned = layers.over(place, length, lambda later: later.gradients) - layers.last.gradients
-        return _backward(block) + learned - layers.over(place, length - 1, _kept)
+        gone = layers.over(place, length - 1, _kept) + layers.over(place, length - 1, _saved_casts)
+        return _backward(block) + learned - gone
 
     return worst(0, *(at(place, block) for place, block in layers.places(inner=True)))
 

@@ -45,6 +45,8 @@ def activations_vision(seat: Seat) -> Size:
 
 
 def _last(seat: Seat, most: Size) -> Size:
-    """The tower's backward is over before the embedding's gradient is made, which is counted at this instant."""
-    new = 0 if seat.keeps_gradients or seat.sharded else end_pass(seat).embedding_gradient
-    return worst(0, most - new)
+    """The tower's backward is over before the embedding's gradient is made: what this instant counts for that is not
+    there yet, but for the gradient that the embedding will be given."""
+    end = end_pass(seat)
+    new = 0 if seat.keeps_gradients or seat.sharded else end.embedding_gradient
+    return worst(0, most + end.hidden - new - (end.embedding - end.embedding_gradient))

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vramcast.readers.config import ConfigReader
 from vramcast.readers.document import Document
-from vramcast.readers.trl_keys import flag, one_of
-from vramcast.readers.trl_sheet import Sheet
-from vramcast.readers.verl_overrides import flat
+from vramcast.readers.frameworks.trl.keys import flag, one_of
+from vramcast.readers.hydra import flat
 from vramcast.types.job import Understanding
 
 SIGNS = frozenset("zero_optimization train_micro_batch_size_per_gpu zero_allow_untested_optimizer".split())
@@ -55,75 +55,75 @@ def read_deepspeed(document: Document, name: str) -> Understanding:
     Raises:
         Refused: with every wrong value, or what is not modelled.
     """
-    sheet = Sheet(Document(dict(flat(document.content)), document.lines), name)
-    _stage(sheet)
+    config = ConfigReader(Document(dict(flat(document.content)), document.lines), name)
+    _stage(config)
     for part, path in (("optimizer", "offload.optimizer"), ("param", "offload.weights")):
-        _home(sheet, f"{_ZERO}offload_{part}.device", path)
+        _home(config, f"{_ZERO}offload_{part}.device", path)
     for old, path in (("cpu_offload", "offload.optimizer"), ("cpu_offload_params", "offload.weights")):
-        if sheet.get(f"{_ZERO}{old}") is not None:
-            sheet.fact(path, "cpu" if sheet.flag(f"{_ZERO}{old}") else "none", f"{_ZERO}{old}")
-    _size(sheet, "train_micro_batch_size_per_gpu", "micro_batch")
-    _size(sheet, "gradient_accumulation_steps", "accumulation")
+        if config.get(f"{_ZERO}{old}") is not None:
+            config.fact(path, "cpu" if config.flag(f"{_ZERO}{old}") else "none", f"{_ZERO}{old}")
+    _size(config, "train_micro_batch_size_per_gpu", "micro_batch")
+    _size(config, "gradient_accumulation_steps", "accumulation")
     for dtype in ("bf16", "fp16"):
-        _dtype(sheet, dtype)
-    kind = sheet.get("optimizer.type")
+        _dtype(config, dtype)
+    kind = config.get("optimizer.type")
     if kind is not None:
-        with sheet.reading("optimizer.type"):
-            sheet.fact("optimizer", one_of(_OPTIMIZERS)(str(kind).lower()), "optimizer.type")
-    _rest(sheet)
-    return sheet.understanding()
+        with config.reading("optimizer.type"):
+            config.fact("optimizer", one_of(_OPTIMIZERS)(str(kind).lower()), "optimizer.type")
+    _rest(config)
+    return config.understanding()
 
 
-def _stage(sheet: Sheet) -> None:
+def _stage(config: ConfigReader) -> None:
     """Without ZeRO, DeepSpeed still keeps fp32 copies of its own: that is not torch's DDP."""
     key = f"{_ZERO}stage"
-    if sheet.get("zero_optimization") is True:
-        sheet.fact("shard", "zero1", "zero_optimization")
-    elif str(sheet.get(key)) in _STAGES:
-        sheet.fact("shard", _STAGES[str(sheet.get(key))], key)
-    elif sheet.get(key) in (None, 0, "0"):
-        sheet.refuse(key, "DeepSpeed without ZeRO has master weights of its own", 0)
+    if config.get("zero_optimization") is True:
+        config.fact("shard", "zero1", "zero_optimization")
+    elif str(config.get(key)) in _STAGES:
+        config.fact("shard", _STAGES[str(config.get(key))], key)
+    elif config.get(key) in (None, 0, "0"):
+        config.refuse(key, "DeepSpeed without ZeRO has master weights of its own", 0)
     else:
-        with sheet.reading(key):
-            raise ValueError(f"{sheet.get(key)!r} is not 0, 1, 2 or 3")
+        with config.reading(key):
+            raise ValueError(f"{config.get(key)!r} is not 0, 1, 2 or 3")
 
 
-def _home(sheet: Sheet, key: str, path: str) -> None:
-    if sheet.get(key) is not None:
-        with sheet.reading(key):
-            sheet.fact(path, one_of(_HOMES)(str(sheet.get(key)).lower()), key)
+def _home(config: ConfigReader, key: str, path: str) -> None:
+    if config.get(key) is not None:
+        with config.reading(key):
+            config.fact(path, one_of(_HOMES)(str(config.get(key)).lower()), key)
 
 
-def _size(sheet: Sheet, key: str, path: str) -> None:
-    if sheet.get(key) == "auto":
-        sheet.rest(key, _AUTO)
-    elif sheet.get(key) is not None:
-        sheet.fact(path, sheet.get(key), key)
+def _size(config: ConfigReader, key: str, path: str) -> None:
+    if config.get(key) == "auto":
+        config.rest(key, _AUTO)
+    elif config.get(key) is not None:
+        config.fact(path, config.get(key), key)
 
 
-def _dtype(sheet: Sheet, dtype: str) -> None:
+def _dtype(config: ConfigReader, dtype: str) -> None:
     key = f"{dtype}.enabled"
-    if sheet.get(key) == "auto":
-        sheet.rest(key, _AUTO)
-    elif sheet.get(key) is not None:
-        with sheet.reading(key):
-            if flag(sheet.get(key)):
-                sheet.fact("compute_dtype", dtype, key)
+    if config.get(key) == "auto":
+        config.rest(key, _AUTO)
+    elif config.get(key) is not None:
+        with config.reading(key):
+            if flag(config.get(key)):
+                config.fact("compute_dtype", dtype, key)
             else:
-                sheet.rest(key, "off")
+                config.rest(key, "off")
 
 
-def _rest(sheet: Sheet) -> None:
-    for key, value in sheet.said.items():
+def _rest(config: ConfigReader) -> None:
+    for key, value in config.said.items():
         chooses = next((why for name, why in _CHOOSES.items() if key == name or key.startswith(f"{name}.")), "")
-        if key in sheet.settled:
+        if key in config.settled:
             continue
         if value == "auto":
-            sheet.rest(key, _AUTO)
+            config.rest(key, _AUTO)
         elif chooses and value not in (None, False, 0, 1, {}):
-            sheet.refuse(key, chooses)
+            config.refuse(key, chooses)
         elif chooses:
-            sheet.rest(key, "off")
+            config.rest(key, "off")
         elif key.startswith(_NO_EFFECT_TABLES):
-            sheet.rest(key)
-    sheet.settle(_NO_EFFECT)
+            config.rest(key)
+    config.settle(_NO_EFFECT)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from vramcast.readers.bash.words import Gap
+from vramcast.readers.config import ConfigReader
 from vramcast.readers.document import Document
-from vramcast.readers.shell_words import Gap
-from vramcast.readers.trl_sheet import Sheet
-from vramcast.readers.verl_defaults import RELEASES, follow, is_default
-from vramcast.readers.verl_keys import ACTOR, FSDP, MODEL, truth
+from vramcast.readers.frameworks.verl.defaults import RELEASES, follow, is_default
+from vramcast.readers.frameworks.verl.keys import ACTOR, FSDP, MODEL, truth
 from vramcast.types.job import Fact, Idle, Origin, check_value
 
 
-class Config(Sheet):
+class Config(ConfigReader):
     """The keys of a verl configuration; some have a value that is not known."""
 
     def __init__(self, document: Document, name: str, gaps: dict[str, tuple[Gap, ...]], version: str) -> None:

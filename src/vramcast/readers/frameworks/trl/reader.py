@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from vramcast.readers import trl_rules as rules
+from vramcast.readers.config import ConfigReader
 from vramcast.readers.document import Document
 from vramcast.readers.flags import Flags
-from vramcast.readers.programs import trainer_in
-from vramcast.readers.trl_keys import CHOOSES, KEYS, NO_EFFECT, OLD, UNREAD, known_key
-from vramcast.readers.trl_layout import layout
-from vramcast.readers.trl_native import NATIVE
-from vramcast.readers.trl_sheet import Sheet
-from vramcast.readers.trl_versions import version_of
+from vramcast.readers.frameworks.trl import rules
+from vramcast.readers.frameworks.trl.keys import CHOOSES, KEYS, NO_EFFECT, OLD, UNREAD, known_key
+from vramcast.readers.frameworks.trl.layout import layout
+from vramcast.readers.frameworks.trl.native import NATIVE
+from vramcast.readers.frameworks.trl.programs import trainer_in
+from vramcast.readers.frameworks.trl.versions import version_of
 from vramcast.types.job import Fact, Origin, Understanding
 
 __all__ = ["NATIVE", "Program", "read_trl", "trainer_of"]
@@ -80,14 +80,14 @@ def read_trl(document: Document, name: str, folder: str = "", program: Program |
         Refused: with every wrong value, and every key that chooses what is not modelled.
     """
     program = program or Program()
-    sheet = Sheet(document, name)
-    trainer, old = _assumed(sheet, program)
+    config = ConfigReader(document, name)
+    trainer, old = _assumed(config, program)
     kind = {"rloo": "grpo", "pretrain": "sft"}.get(trainer, trainer)
-    launcher = _launcher(sheet, folder, program)
-    rules.model_arguments(sheet)
-    _old_names(sheet)
-    _table(sheet)
-    own = layout(sheet, folder, old=old)
+    launcher = _launcher(config, folder, program)
+    rules.model_arguments(config)
+    _old_names(config)
+    _table(config)
+    own = layout(config, folder, old=old)
     for rule in (
         rules.environment,
         rules.precision,
@@ -99,38 +99,38 @@ def read_trl(document: Document, name: str, folder: str = "", program: Program |
         rules.evaluation,
         rules.batches,
     ):
-        rule(sheet)
-    rules.generation(sheet, trainer)
-    rules.loss(sheet, kind)
-    rules.roles(sheet, kind)
-    sheet.settle(NO_EFFECT)
-    return sheet.understanding() + own + launcher
+        rule(config)
+    rules.generation(config, trainer)
+    rules.loss(config, kind)
+    rules.roles(config, kind)
+    config.settle(NO_EFFECT)
+    return config.understanding() + own + launcher
 
 
-def _assumed(sheet: Sheet, program: Program) -> tuple[str, bool]:
+def _assumed(config: ConfigReader, program: Program) -> tuple[str, bool]:
     """What the file does not say: the trainer (from its keys, unless the program tells) and the version; whether the
     version is one of transformers 4's time."""
-    trainer, sign = (program.trainer, "") if program.trainer else _trainer(sheet)
-    priced = version_of(sheet.said, trainer, program.framework)
-    why = f"whose keys are read: {priced.why}" if priced.why else f"that is known, as {sheet.name} names no version"
+    trainer, sign = (program.trainer, "") if program.trainer else _trainer(config)
+    priced = version_of(config.said, trainer, program.framework)
+    why = f"whose keys are read: {priced.why}" if priced.why else f"that is known, as {config.name} names no version"
     words = {"trl": "TRL", "transformers": "Transformers"}[program.framework]
     origin = Origin(f"assumed: the newest {words} {why}")
-    sheet.facts.append(Fact("framework", f"{program.framework}=={priced.version}", origin))
+    config.facts.append(Fact("framework", f"{program.framework}=={priced.version}", origin))
     if not program.trainer:
         why = f"key {sign} of {_CONFIGS[trainer]}" if sign else "no key tells the trainer"
-        where = Origin(f"{sheet.where(sign)}: {why}" if sign else f"assumed: {sheet.name}: {why}")
+        where = Origin(f"{config.where(sign)}: {why}" if sign else f"assumed: {config.name}: {why}")
         if not sign:
-            named = "as its name says" if trainer_in(sheet.name) else "TRL's plainest trainer"
-            sheet.warnings.append(
-                f"{sheet.name}: {why}: priced as {trainer}, {named}; --set algorithm=... names another"
+            named = "as its name says" if trainer_in(config.name) else "TRL's plainest trainer"
+            config.warnings.append(
+                f"{config.name}: {why}: priced as {trainer}, {named}; --set algorithm=... names another"
             )
-        sheet.facts.append(Fact("algorithm", "grpo" if trainer == "rloo" else trainer, where))
+        config.facts.append(Fact("algorithm", "grpo" if trainer == "rloo" else trainer, where))
         if trainer == "rloo":
-            sheet.facts.append(Fact("grpo.variant", "rloo", where))
+            config.facts.append(Fact("grpo.variant", "rloo", where))
     if priced.why or priced.contradiction:
         told = priced.contradiction or priced.why
-        sheet.warnings.append(
-            f"{sheet.name}: {told}; priced as {program.framework} {priced.version}, "
+        config.warnings.append(
+            f"{config.name}: {told}; priced as {program.framework} {priced.version}, "
             f"--set framework={program.framework}==VERSION names yours"
         )
     return trainer, bool(priced.why)
@@ -151,69 +151,69 @@ def _signed(keys: Iterable[str]) -> tuple[str, str]:
     return "", ""
 
 
-def _trainer(sheet: Sheet) -> tuple[str, str]:
+def _trainer(config: ConfigReader) -> tuple[str, str]:
     """(trainer, the key that tells it, or empty)."""
-    kind, key = _signed(sheet.content)
+    kind, key = _signed(config.content)
     if kind:
         return kind, key
-    losses = sheet.get("loss_type")
+    losses = config.get("loss_type")
     if isinstance(losses, list) or str(losses) in _DPO_LOSSES:
         return "dpo", "loss_type"
     if str(losses) in _SFT_LOSSES:
         return "sft", "loss_type"
-    return trainer_in(sheet.name) or "sft", ""
+    return trainer_in(config.name) or "sft", ""
 
 
-def _launcher(sheet: Sheet, folder: str, program: Program) -> Understanding:
+def _launcher(config: ConfigReader, folder: str, program: Program) -> Understanding:
     """Keys of `accelerate launch` in the file: `trl` hands them on, a script that is started already ignores them."""
-    from vramcast.readers.starter import handed_on, read_starter
+    from vramcast.readers.launchers import handed_on, read_starter
 
-    part = handed_on(sheet.said)
+    part = handed_on(config.said)
     for key in part:
-        if sheet.said[key] is None:
-            sheet.rest(key, "null: as if it were left out")
+        if config.said[key] is None:
+            config.rest(key, "null: as if it were left out")
         elif program.launches:
-            sheet.settled.add(key)
+            config.settled.add(key)
         else:
-            sheet.rest(key, "the processes are started already")
+            config.rest(key, "the processes are started already")
     options = program.options
     if not program.launches or not (part or options.values):
         return Understanding([])
-    values = {**{key: sheet.said[key] for key in part if sheet.said[key] is not None}, **options.values}
-    lines = {**{key: sheet.lines[key] for key in part if key in sheet.lines}, **options.lines}
-    with sheet.mistakes.collect():
-        return read_starter(Flags(values, lines, {}), "trl", sheet.name, folder)
+    values = {**{key: config.said[key] for key in part if config.said[key] is not None}, **options.values}
+    lines = {**{key: config.lines[key] for key in part if key in config.lines}, **options.lines}
+    with config.mistakes.collect():
+        return read_starter(Flags(values, lines, {}), "trl", config.name, folder)
     return Understanding([])
 
 
-def _old_names(sheet: Sheet) -> None:
+def _old_names(config: ConfigReader) -> None:
     for old, key in OLD.items():
-        if old in sheet.said and key in sheet.content:
-            sheet.rest(old, f"{sheet.label(key)} counts")
-        elif old in sheet.said:
-            sheet.take_as(old, key, sheet.content[old])
+        if old in config.said and key in config.content:
+            config.rest(old, f"{config.label(key)} counts")
+        elif old in config.said:
+            config.take_as(old, key, config.content[old])
 
 
-def _table(sheet: Sheet) -> None:
-    for key, value in list(sheet.content.items()):
+def _table(config: ConfigReader) -> None:
+    for key, value in list(config.content.items()):
         if key in KEYS and value is not None:
             path, convert = KEYS[key]
-            with sheet.reading(key):
+            with config.reading(key):
                 converted = convert(value)
                 if converted is None:
-                    sheet.rest(key, "the default")
+                    config.rest(key, "the default")
                 else:
-                    sheet.fact(path, converted, key)
-        elif key in CHOOSES and key not in sheet.settled:
+                    config.fact(path, converted, key)
+        elif key in CHOOSES and key not in config.settled:
             harmless, what = CHOOSES[key]
             if value is None or value in ("", [], {}) or value in harmless:
-                sheet.rest(key, "it chooses nothing")
+                config.rest(key, "it chooses nothing")
             else:
-                sheet.refuse(key, what)
+                config.refuse(key, what)
         elif key in UNREAD and (value is None or value in UNREAD[key]):
-            sheet.rest(key, "the default")
-        elif _speaks_of_roles(key) and key not in sheet.settled and value not in (None, "", [], {}):
-            sheet.refuse(key, "no key of TRL, and its name says that it chooses a model, a role or a layout")
+            config.rest(key, "the default")
+        elif _speaks_of_roles(key) and key not in config.settled and value not in (None, "", [], {}):
+            config.refuse(key, "no key of TRL, and its name says that it chooses a model, a role or a layout")
 
 
 def _speaks_of_roles(key: str) -> bool:

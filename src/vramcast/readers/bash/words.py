@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from vramcast.readers.arithmetic import evaluate
-from vramcast.readers.shell_tree import TooLong
+from vramcast.readers.bash.arithmetic import evaluate
+from vramcast.readers.bash.tree import TooLong
 
 _GAPS_FROM = 0xF0000
 """Code point of the first gap in a text: a private plane, where no script has characters."""

@@ -10,9 +10,9 @@ from math import prod
 from typing import Any
 
 from vramcast.errors import near, refuse
+from vramcast.readers.config import ConfigReader
 from vramcast.readers.document import Document
-from vramcast.readers.trl_keys import flag, one_of
-from vramcast.readers.trl_sheet import Sheet
+from vramcast.readers.frameworks.trl.keys import flag, one_of
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 _DEFAULT = "accelerate 1.15 default"
@@ -81,33 +81,33 @@ def read_accelerate(document: Document, where: str, folder: str = "") -> Underst
     return plan.understanding() + named
 
 
-def read_fsdp(values: Mapping[str, Any], labels: Mapping[str, str], sheet: Sheet) -> Understanding:
-    """FSDP as a trainer's own arguments choose it: accelerate's options (without `fsdp_`), and how the file of `sheet`
+def read_fsdp(values: Mapping[str, Any], labels: Mapping[str, str], config: ConfigReader) -> Understanding:
+    """FSDP as a trainer's own arguments choose it: accelerate's options (without `fsdp_`), and how the file of `config`
     writes each of them.
 
     Raises:
         Refused: with every wrong value.
     """
-    plan = _Plan(Document({"fsdp_config": dict(values)}, sheet.lines), sheet.name)
+    plan = _Plan(Document({"fsdp_config": dict(values)}, config.lines), config.name)
     plan.written.update({f"fsdp_config.{key}": label for key, label in labels.items()})
     _fsdp(plan)
     _rest(plan, "FSDP")
     return plan.understanding()
 
 
-def read_parallelism(values: Mapping[str, Any], sheet: Sheet) -> Understanding:
+def read_parallelism(values: Mapping[str, Any], config: ConfigReader) -> Understanding:
     """`parallelism_config` as a trainer's own argument.
 
     Raises:
         Refused: with every wrong value.
     """
-    plan = _Plan(Document({"parallelism_config": dict(values)}, sheet.lines), sheet.name)
+    plan = _Plan(Document({"parallelism_config": dict(values)}, config.lines), config.name)
     _parallelism(plan)
     _rest(plan, "NO")
     return plan.understanding()
 
 
-class _Plan(Sheet):
+class _Plan(ConfigReader):
     """The keys of the file, those of its blocks under `block.key` without the block's prefix."""
 
     def __init__(self, document: Document, name: str) -> None:
@@ -265,8 +265,8 @@ def _deepspeed(plan: _Plan, folder: str) -> Understanding:
     block = "deepspeed_config."
     file = plan.get(f"{block}deepspeed_config_file")
     if file:
-        from vramcast.readers.deepspeed import read_deepspeed
         from vramcast.readers.files import named_file, place_of
+        from vramcast.readers.frameworks.deepspeed import read_deepspeed
 
         key = f"{block}deepspeed_config_file"
         plan.settled.add(plan.label(key))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.readers.trl_keys import Convert, names, one_of
+from vramcast.readers.frameworks.trl.keys import Convert, names, one_of
 from vramcast.types import words
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vramcast.readers.shell_words import Word
+from vramcast.readers.bash.words import Word
 
 LOOKED_FOR = (
     "python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo|rloo, "

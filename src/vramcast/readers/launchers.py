@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from vramcast.readers.accelerate import read_accelerate
 from vramcast.readers.document import Document
 from vramcast.readers.files import named_file
 from vramcast.readers.flags import Flags, beside
+from vramcast.readers.frameworks.accelerate import read_accelerate
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 _OWN = re.compile(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from vramcast.readers.verl_keys import ACTOR, FSDP, MODEL, REF, ROLLOUT
+from vramcast.readers.frameworks.verl.keys import ACTOR, FSDP, MODEL, REF, ROLLOUT
 
 _OFF: tuple[Any, ...] = (None, False, 0, "", [], {})
 _BF16 = ("bf16", "bfloat16", "torch.bfloat16")

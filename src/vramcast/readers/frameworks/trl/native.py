@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vramcast.readers.trl_keys import DTYPES, OPTIMIZERS
+from vramcast.readers.frameworks.trl.keys import DTYPES, OPTIMIZERS
 from vramcast.types.paths import Value
 
 Write = Callable[[Any], dict[str, Any]]

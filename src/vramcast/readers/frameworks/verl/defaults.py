@@ -1,4 +1,4 @@
-"""verl's own defaults by version (`verl_defaults.json`): which key a release has, and with which value.
+"""verl's own defaults by version (`defaults.json`): which key a release has, and with which value.
 
 The table is made from the configuration tree of each release: verl/trainer/config/_generated_ppo_trainer.yaml, and
 ppo_trainer.yaml before 0.5. Blocks that only watch the run (profilers, traces) are left out.
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-FILE = os.path.join(os.path.dirname(__file__), "verl_defaults.json")
+FILE = os.path.join(os.path.dirname(__file__), "defaults.json")
 RELEASES = ("0.9.1", "0.9.0", "0.8.0", "0.7.1", "0.7.0", "0.6.1", "0.6.0", "0.5.0", "0.4.1", "0.4.0", "0.3.0", "0.2.0")
 """The releases whose trees were read, newest first."""
 NEWEST = RELEASES[0]
@@ -78,7 +78,7 @@ _DEEPEST = 4
 
 
 def _plain(text: str) -> Any:
-    from vramcast.readers.verl_overrides import parse_value
+    from vramcast.readers.hydra import parse_value
 
     return parse_value(text)
 

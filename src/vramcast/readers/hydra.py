@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from vramcast.errors import Mistakes, refuse
-from vramcast.readers.shell_words import EMPTY, UNSET, Gap, Word
+from vramcast.readers.bash.words import EMPTY, UNSET, Gap, Word
 
 _OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w.@/:-]*)(?P<assigned>=(?P<value>.*))?", re.DOTALL)
 _CONFIG_FLAG = re.compile(r"--?(?P<name>config-name|cn|config-path|cp|config-dir|cd)(?:=(?P<value>.*))?", re.DOTALL)

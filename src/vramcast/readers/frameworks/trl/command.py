@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from vramcast.errors import refuse
+from vramcast.readers.command import LOOKED_FOR, Launch
 from vramcast.readers.document import Document
 from vramcast.readers.files import named_file
 from vramcast.readers.flags import Flags, beside, read_flags
-from vramcast.readers.launch import LOOKED_FOR, Launch
-from vramcast.readers.programs import Known, known
-from vramcast.readers.starter import handed_on, read_starter
-from vramcast.readers.trl import Program, read_trl, trainer_of
-from vramcast.readers.trl_keys import CHOOSES, KEYS, NO_EFFECT, known_key
+from vramcast.readers.frameworks.trl.keys import CHOOSES, KEYS, NO_EFFECT, known_key
+from vramcast.readers.frameworks.trl.programs import Known, known
+from vramcast.readers.frameworks.trl.reader import Program, read_trl, trainer_of
+from vramcast.readers.launchers import handed_on, read_starter
 from vramcast.types.job import Fact, Missing, Origin, Understanding, Unread
 
 _FEEDS = {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from vramcast.readers.trl_keys import names, one_of
-from vramcast.readers.verl_config import Config
-from vramcast.readers.verl_keys import ACTOR, CRITIC, DTYPES, FSDP, MODEL, REF, ROLLOUT, given
-from vramcast.readers.verl_limits import SHAPES
-from vramcast.readers.verl_work import replaced, sequences, whole
+from vramcast.readers.frameworks.trl.keys import names, one_of
+from vramcast.readers.frameworks.verl.config import Config
+from vramcast.readers.frameworks.verl.keys import ACTOR, CRITIC, DTYPES, FSDP, MODEL, REF, ROLLOUT, given
+from vramcast.readers.frameworks.verl.limits import SHAPES
+from vramcast.readers.frameworks.verl.work import replaced, sequences, whole
 
 _VARIANTS = {
     **dict.fromkeys(("grpo", "grpo_vectorized", "grpo_passk"), "grpo"),

@@ -7,16 +7,15 @@ from typing import Any
 
 from vramcast.catalog.frameworks import parse_framework
 from vramcast.errors import refuse
-from vramcast.readers import verl_rules as rules
-from vramcast.readers import verl_work as work
+from vramcast.readers.bash.words import Word
 from vramcast.readers.document import Document
-from vramcast.readers.shell_words import Word
-from vramcast.readers.verl_config import Config
-from vramcast.readers.verl_defaults import NEWEST, has_key, last_release, plain_defaults, release_of
-from vramcast.readers.verl_keys import ACTOR, CRITIC, KEYS, OLD, RULED
-from vramcast.readers.verl_limits import NO_EFFECT, REFUSED, idle, refusal
-from vramcast.readers.verl_native import NATIVE
-from vramcast.readers.verl_overrides import Overrides, flat, read_overrides, resolve
+from vramcast.readers.frameworks.verl import rules, work
+from vramcast.readers.frameworks.verl.config import Config
+from vramcast.readers.frameworks.verl.defaults import NEWEST, has_key, last_release, plain_defaults, release_of
+from vramcast.readers.frameworks.verl.keys import ACTOR, CRITIC, KEYS, OLD, RULED
+from vramcast.readers.frameworks.verl.limits import NO_EFFECT, REFUSED, idle, refusal
+from vramcast.readers.frameworks.verl.native import NATIVE
+from vramcast.readers.hydra import Overrides, flat, read_overrides, resolve
 from vramcast.types.job import Fact, Missing, Origin, Understanding
 
 __all__ = ["NATIVE", "read_verl", "read_verl_yaml"]

@@ -10,7 +10,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import Any
 
-from vramcast.readers.shell_words import UNSET, Word, Words
+from vramcast.readers.bash.words import UNSET, Word, Words
 
 _NUMBERS = {
     "-eq": int.__eq__, "-ne": int.__ne__, "-lt": int.__lt__, "-le": int.__le__, "-gt": int.__gt__, "-ge": int.__ge__,

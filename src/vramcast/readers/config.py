@@ -8,13 +8,13 @@ from typing import Any
 
 from vramcast.errors import Mistakes
 from vramcast.readers.document import Document
-from vramcast.readers.trl_keys import flag
+from vramcast.readers.frameworks.trl.keys import flag
 from vramcast.types.job import Fact, Idle, Missing, Origin, Understanding, Unread, check_value
 
 _LEFT_OUT = "null: as if it were left out"
 
 
-class Sheet:
+class ConfigReader:
     """The keys of a file, and the facts, unread keys, warnings and mistakes that the rules find in them.
 
     Every key must end as one of these, or as one without effect: what no rule has spoken of is unread.

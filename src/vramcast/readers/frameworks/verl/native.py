@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vramcast.readers.verl_keys import ACTOR, FSDP, MODEL, REF, ROLLOUT
+from vramcast.readers.frameworks.verl.keys import ACTOR, FSDP, MODEL, REF, ROLLOUT
 from vramcast.types.paths import Value
 from vramcast.units import MIB
 

@@ -11,9 +11,9 @@ import re
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from vramcast.errors import refuse
-from vramcast.readers.shell_tests import decide, matches
-from vramcast.readers.shell_tree import LIMIT_BYTES, TooLong, parsed
-from vramcast.readers.shell_words import LONGEST_VALUE, Raw, Variable, Word, Words, first_gap, line_of
+from vramcast.readers.bash.conditions import decide, matches
+from vramcast.readers.bash.tree import LIMIT_BYTES, TooLong, parsed
+from vramcast.readers.bash.words import LONGEST_VALUE, Raw, Variable, Word, Words, first_gap, line_of
 
 _BRANCHES = frozenset("for_statement c_style_for_statement while_statement function_definition".split())
 _SHELLS = frozenset(("bash", "sh", "zsh"))
