@@ -32,6 +32,8 @@ class Eager:
         """what the block holds until it is through"""
         self.cached: list[Tensor] = []
         """what a cache has of the block's keys and values, until the loss is there"""
+        self.handed_on: list[Tensor] = []
+        """what the block gives to later ones beside hidden states: a checkpoint of those keeps it"""
         self.tables: tuple[Tensor, Tensor] | None = None
 
     def run(self, block: Blocks, hidden: Tensor) -> Tensor:

@@ -170,7 +170,7 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
         tape.unwind(max(node.step for node in tape.nodes if node.asks_for_saved))
         ops.forget_recomputation()
     tape.backward(out, gradient)
-    kept = tape.size(hidden)
+    kept = tape.size(hidden) + total(tape.size(one) for one in ops.handed_on)
     return BlockPass(
         0, kept, casts, 0, forward, tape.peak(since), tape.alive("gradient", since), True, (kept,), total(held)
     )
