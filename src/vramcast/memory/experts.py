@@ -333,7 +333,7 @@ class Experts(Views):
         self.drop(scaled)
         glu = self.multiply(gate, opened)
         self.drop(opened)
-        plus = self._pointwise(up, "up + 1", saves=False)
+        plus = self.pointwise(up, "up + 1", saves=False)
         out = self.multiply(plus, glu)
         self.drop(plus, first, second, gate, up, glu)
         return out

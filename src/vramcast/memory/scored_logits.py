@@ -39,10 +39,12 @@ class ScoredLogits(FusedHead):
             self.drop(plain)
         mark_logits(logits)
         if arch.ends.logits == "capped":
-            for step in (lambda x: self._pointwise(x, "tanh", saves=True), self.times):
-                plain, logits = logits, step(logits)
-                mark_logits(logits)
-                self.drop(plain)
+            bent = self.pointwise(logits, "tanh", saves=True)
+            capped = self.times(bent)
+            self.drop(logits, bent)
+            mark_logits(bent)
+            mark_logits(capped)
+            logits = capped
         return logits
 
     def kernel_loss(self, hidden: Tensor) -> Tensor:

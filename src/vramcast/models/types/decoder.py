@@ -215,7 +215,7 @@ class Decoder(Struct, frozen=True):
         if self.more is not none and not self.run:  # nobody says what is done with it
             return None
         attention, mlp = self.attention.forward(c, layer), self.mlp.forward(c, layer)
-        order = self.order if isinstance(self.order, str) else self.order(c)
+        order: Order = self.order(c) if callable(self.order) else self.order
         run = self.run if isinstance(self.run, str) else self.run(c)
         names = tuple((run or self.norms).split())
         drops = bool(self.dropout) and bool(c.get(self.dropout))
