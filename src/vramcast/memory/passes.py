@@ -170,7 +170,7 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
         tape.unwind(max(node.step for node in tape.nodes if node.asks_for_saved))
         ops.forget_recomputation()
     tape.backward(out, gradient)
-    kept = tape.size(hidden)
+    kept = tape.size(hidden) + total(tape.size(one) for one in ops.handed_on)
     return BlockPass(
         0, kept, casts, 0, forward, tape.peak(since), tape.alive("gradient", since), True, (kept,), total(held)
     )
@@ -202,6 +202,7 @@ def _run_ends(seat: Seat) -> EndPass:
     tape.drop(hidden)
     start = len(tape.steps)
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
+    ops.let_go()
     most, casts = _until_loss(ops, since, start)
     if not seat.records:
         return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, first_mask=first_mask,

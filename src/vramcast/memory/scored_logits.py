@@ -29,9 +29,11 @@ class ScoredLogits(FusedHead):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         arch = self.seat.arch
-        given = self.times(hidden) if arch.ends.scales_hidden else self._alias(hidden)
+        given = hidden
+        if arch.ends.scales_hidden:
+            given = self.times(hidden)
+            self.keep(given)
         logits = self._base("lm_head", given, arch.hidden, arch.vocab, bias=False)
-        self.drop(given)
         if arch.ends.logits:
             plain, logits = logits, self.times(logits)
             self.drop(plain)

@@ -195,7 +195,8 @@ def _last_forward(layers: Stack) -> Size:
         casts = layers.over(place + 1, length, lambda later: later.casts)
         return _forward(block) - layers.over(place, length - 1, _kept) - casts
 
-    return worst(_forward(layers.last), *(at(place, block) for place, block in layers.places(inner=True)))
+    first = at(0, layers.first) - _kept(layers.first)
+    return worst(_forward(layers.last), first, *(at(place, block) for place, block in layers.places(inner=True)))
 
 
 def _inner_backward(layers: Stack) -> Size:

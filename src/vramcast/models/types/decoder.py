@@ -184,6 +184,8 @@ class Decoder(Struct, frozen=True):
     """the attention that the class takes where nobody says one"""
     wide_tables: bool = False
     """tables of rotary positions are fp32"""
+    masked: bool = False
+    """every layer is given a mask"""
     scales_hidden: bool = False
     """not the logits, but what the head is given is multiplied; and the embedding within its module (MiniCPM)"""
     first: Weights = none
@@ -234,6 +236,7 @@ class Decoder(Struct, frozen=True):
             wide_tables=self.wide_tables,
             spans=tuple(dict.fromkeys(int(window_of(c, layer)) for layer in range(self.layer_count(c)))),
             scales_hidden=self.scales_hidden,
+            masked=self.masked,
             rotary=self.rotary(c) if self.rotary else 0,
         )
 
