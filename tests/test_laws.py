@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.random_jobs import MODELS, Values, jobs, parameters_of, said, trainings
 
+from vramcast.algorithms.table import POLICY
 from vramcast.cli import main
 from vramcast.estimate import edited, forecast
 from vramcast.estimate.resolve import resolve
@@ -130,7 +131,7 @@ def test_states_exist_from_the_first_step_on(values: Values) -> None:
 def test_gradients_are_complete_at_the_step(values: Values) -> None:
     """Every trainable parameter has one, and the passes over blocks and ends make exactly these."""
     job = resolve(said(values))
-    seats = Seats(job, "policy")
+    seats = Seats(job, POLICY)
     step = next(moment for moment in moments(job) if moment.phase.name == "backward")
     seat = seats.seat(*step)
     if values["tuning"] == "full":

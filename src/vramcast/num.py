@@ -1,10 +1,11 @@
-"""One formula, three readings.
+"""One formula, four readings.
 
 A formula is written once, with these helpers and `+ - *`, and is then called with
 
 * `int`: the value;
 * `Named`: an `int` that also carries its text (the formula in symbols, the same with figures, and the levels below);
-* an `int64` array: the values of many layouts at once.
+* an `int64` array: the values of many layouts at once;
+* `Later`: a size that is not known yet. What is made of it is the call that makes it, to be compiled.
 
 Formulas branch on modes and compute on sizes: an `if` on a size has no meaning for an array and fails there.
 Annotations say `Size`; an array is passed where a type checker sees an `int`.
@@ -12,7 +13,9 @@ Annotations say `Size`; an array is passed where a type checker sees an `int`.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from vramcast.units import PPM
@@ -68,19 +71,71 @@ class Level(NamedTuple):
     size: Named
 
 
+class Later:
+    """A size that is known later: the function that makes it, and what it is made of."""
+
+    __slots__ = ("arguments", "function")
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.function = function
+        self.arguments = arguments
+
+    @classmethod
+    def of(cls, name: str) -> Any:
+        """The size of that name."""
+        return cls(getattr, name)
+
+    def __add__(self, other: Any) -> Any:
+        return self if _is_zero(other) else Later(operator.add, self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self if _is_zero(other) else Later(operator.add, other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self if _is_zero(other) else Later(operator.sub, self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return Later(operator.sub, other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return Later(operator.mul, self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return Later(operator.mul, other, self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a formula computes on sizes; it branches on modes only")
+
+
+def _is_zero(size: Any) -> bool:
+    return isinstance(size, int) and size == 0
+
+
 def shard(whole_size: Size, ranks: Size) -> Size:
     """`whole_size` cut over `ranks`, rounded up: every rank holds a padded share."""
-    return _call("⌈{over} ÷ {by}⌉", lambda size, by: -(-size // by), whole_size, ranks)
+    return _call("⌈{over} ÷ {by}⌉", _divided_up, whole_size, ranks)
+
+
+def _divided_up(size: Any, by: Any) -> Any:
+    return -(-size // by)
+
+
+def _divided(size: Any, by: Any) -> Any:
+    return size // by
+
+
+def _padded(size: Any, multiple: Any) -> Any:
+    return -(-size // multiple) * multiple
 
 
 def whole(size: Size, block: Size) -> Size:
     """How many whole blocks fit into `size`: rounded down."""
-    return _call("⌊{over} ÷ {by}⌋", lambda size, by: size // by, size, block)
+    return _call("⌊{over} ÷ {by}⌋", _divided, size, block)
 
 
 def up_to(size: Size, multiple: Size) -> Size:
     """`size` padded up to a multiple."""
-    padded = _call("⌈{over} ÷ {by}⌉ × {times}", lambda size, by: -(-size // by) * by, size, multiple)
+    padded = _call("⌈{over} ÷ {by}⌉ × {times}", _padded, size, multiple)
     if isinstance(padded, Named):
         padded.kind = "product"
     return padded
@@ -112,6 +167,8 @@ def at_most(*sizes: Size) -> Size:
 
 def tabulate(function: Callable[[int], int], size: Size) -> Size:
     """An integer function that is not arithmetic (allocator size classes), applied in every reading."""
+    if isinstance(size, Later):
+        return _later(tabulate, function, size)
     if _is_array(size):
         import numpy
 
@@ -128,7 +185,9 @@ def tabulate(function: Callable[[int], int], size: Size) -> Size:
 def gather(function: Callable[[tuple[int, ...]], int], sizes: Iterable[Size]) -> Size:
     """An integer function of many sizes together (tensors placed into segments), applied in every reading."""
     listed = list(sizes)
-    kinds = set(map(type, listed))
+    kinds: set[type] = set(map(type, listed))
+    if Later in kinds:
+        return _later(_gathered, function, *listed)
     if _has_arrays(kinds):
         import numpy
 
@@ -141,6 +200,10 @@ def gather(function: Callable[[tuple[int, ...]], int], sizes: Iterable[Size]) ->
     value = function(tuple(map(int, listed)))
     name = function.__name__.strip("_").replace("_", " ")
     return Named(value, f"{name} of {len(listed)} sizes", f"{value:,}", _parts(*listed))
+
+
+def _gathered(function: Callable[[tuple[int, ...]], int], *sizes: Size) -> Size:
+    return gather(function, sizes)
 
 
 def let(name: str, size: Size) -> Size:
@@ -168,7 +231,9 @@ def running_peak(steps: Iterable[tuple[int, Size]]) -> Size:
         ValueError: a size dies that is not alive (not seen in the array reading).
     """
     steps = list(steps)
-    kinds = {type(size) for _, size in steps}
+    kinds: set[type] = {type(size) for _, size in steps}
+    if Later in kinds:
+        return _later(_peak, tuple([sign for sign, _ in steps]), *[size for _, size in steps])
     if _has_arrays(kinds):
         import numpy
 
@@ -190,6 +255,17 @@ def running_peak(steps: Iterable[tuple[int, Size]]) -> Size:
         if level > peak:
             peak, at_peak = level, alive.copy()
     return total(at_peak) if Named in kinds else peak
+
+
+def _peak(signs: tuple[int, ...], *sizes: Size) -> Size:
+    """`running_peak` of steps that were looked at before."""
+    if _has_arrays(set(map(type, sizes))):
+        return running_peak(zip(signs, sizes, strict=True))
+    return max(0, *accumulate(map(operator.mul, signs, sizes)))
+
+
+def _later(function: Callable[..., Any], *arguments: Any) -> Any:
+    return Later(function, *arguments)
 
 
 def _forget(alive: list[Size], size: Size) -> None:
@@ -242,6 +318,8 @@ def _parts(*sizes: int) -> tuple[Level, ...]:
 
 
 def _call(pattern: str, function: Callable[[Any, Any], Any], left: Size, right: Size) -> Size:
+    if isinstance(left, Later) or isinstance(right, Later):
+        return _later(function, left, right)
     value = function(_plain(left), _plain(right))
     if not isinstance(left, Named) and not isinstance(right, Named):
         return value
@@ -276,6 +354,8 @@ def _plain(size: Any) -> Any:
 def _extreme(name: str, pick: Callable[..., int], ufunc: str, sizes: tuple[Size, ...]) -> Size:
     if len(sizes) == 1:
         return sizes[0]
+    if any(type(size) is Later for size in sizes):  # pyright: ignore[reportUnnecessaryComparison]
+        return _later(worst if name == "max" else at_most, *sizes)
     if _has_arrays(map(type, sizes)):
         import numpy
 

@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 from tests.random_jobs import Values, said
 
+from vramcast.algorithms.table import POLICY
 from vramcast.estimate import forecast, resolve
 from vramcast.estimate.seats import Seats
 from vramcast.memory.passes import new_tape
@@ -32,7 +33,7 @@ def verl_head(tokens: int, **changes: Any) -> tuple[float, float]:
               "gpu": "h100-sxm-80gb", "prompt_len": 512, "response_len": 512})
     )  # fmt: skip
     work = {"state": "backward", "phase": "backward", "sequences": 1, "seq_len": tokens, **changes}
-    ops = new_tape(structs.replace(Seats(job, "policy").base, **work), records=True)
+    ops = new_tape(structs.replace(Seats(job, POLICY).base, **work), records=True)
     hidden = ops.hidden("hidden states")
     ops.tape.hold(hidden)
     start = len(ops.tape.steps)

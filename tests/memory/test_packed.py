@@ -9,12 +9,13 @@ from msgspec import structs
 from tests.memory.layers import product as layer
 from tests.random_jobs import said
 
+from vramcast.algorithms.table import POLICY
 from vramcast.estimate.resolve import resolve
 from vramcast.estimate.seats import Seats
 from vramcast.memory.head import Model
 from vramcast.memory.packing import Packing, Product
 from vramcast.memory.passes import stack
-from vramcast.memory.tape import Tape, Tensor, lives
+from vramcast.memory.tape import Tape, Tensor
 from vramcast.models.arch import build_arch
 from vramcast.models.quant.formats import INT8_ROWS, four_bit
 
@@ -28,7 +29,7 @@ X, Y = ROWS * IN * 2, ROWS * OUT * 2
 SCALES = OUT * IN // 64 * 4
 """an fp32 number for 64 weights: 1,536"""
 
-_BASE = Seats(resolve(said({"model": "Qwen/Qwen2.5-7B", "gpu": "a100-sxm-80gb"})), "policy").base
+_BASE = Seats(resolve(said({"model": "Qwen/Qwen2.5-7B", "gpu": "a100-sxm-80gb"})), POLICY).base
 _CONFIG = {
     "model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 512,
@@ -37,10 +38,13 @@ _ARCH = build_arch("small", _CONFIG, "here")
 
 
 def packing(product: Product, compute_dtype: str = "bf16", *, nested: bool = False) -> Packing:
+    """Of a layer alone, by its name, and of the model's."""
     form = INT8_ROWS if product == "int8" else four_bit(double=nested)
+    (block,) = _ARCH.kinds
+    names = [*_ARCH.linears, *(f"{block.prefix}.{name}" for name in block.linears())]
+    formats = dict.fromkeys((f"{name}.weight" for name in names), form)
     return Packing(
-        formats=dict.fromkeys(_ARCH.linears, form), product=product, compute_dtype=compute_dtype, origin_dtype="bf16",
-        nested=nested,
+        formats=formats, product=product, compute_dtype=compute_dtype, origin_dtype="bf16", nested=nested
     )  # fmt: skip
 
 
@@ -97,7 +101,7 @@ def test_the_unpacked_weight_dies_before_anything_else_is_made() -> None:
     """No step lies between the birth of the result, or of the input's gradient, and the weight's death."""
     run = Run(packing("unpack"))
     run.backward()
-    found = [(storage, born, died) for storage, born, died in lives(run.tape) if "unpacked weight" in storage.name]
+    found = [(life, life.born, life.dies) for life in run.tape.lifetimes().lives if "unpacked weight" in life.name]
     assert len(found) == 2
     assert all(died == born + 2 for _, born, died in found)
 
@@ -113,7 +117,7 @@ def test_nested_scales_are_unpacked_too() -> None:
     assert run.forward == 2 * SCALES + WEIGHT + Y
     assert run.kept == 0
     assert run.backward() == Y + max(SCALES + WEIGHT, WEIGHT + X)
-    assert max(storage.size for storage, _, _ in lives(run.tape) if "scales" in storage.name) == SCALES
+    assert max(storage.size for storage in run.tape.lifetimes().lives if "scales" in storage.name) == SCALES
 
 
 def test_a_part_of_a_block_of_scales_is_a_whole_one() -> None:
@@ -265,7 +269,7 @@ def test_awq_unpacks_the_weight_from_1024_rows_on(rows: int, weight: int) -> Non
 
 
 def test_only_the_layers_that_have_a_format_are_packed() -> None:
-    some = structs.replace(packing("unpack"), formats={"up_proj": four_bit()})
+    some = structs.replace(packing("unpack"), formats={"up_proj.weight": four_bit()})
     ops = operators(some)
     assert ops.packing_for("up_proj") is some
     assert ops.packing_for("down_proj") is None
@@ -297,7 +301,7 @@ RANK = ROWS * 8 * 2
 
 
 def names(run: Run) -> list[str]:
-    return [storage.name.removeprefix("up_proj.") for storage, _, _ in lives(run.tape)]
+    return [storage.name.removeprefix("up_proj.") for storage in run.tape.lifetimes().lives]
 
 
 def test_an_adapter_on_4_bits_adds_to_a_copy_of_the_product() -> None:
@@ -313,7 +317,7 @@ def test_an_adapter_on_4_bits_adds_to_a_copy_of_the_product() -> None:
 def test_an_fp32_adapter_beside_packed_weights_is_brought_back_to_16_bits_before_the_sum() -> None:
     """Beside plain weights the sum is fp32 (see test_tape); PEFT's packed layers convert the adapter's part first."""
     run = Run(packing("unpack"), **{**ADAPTED, "adapter_dtype": "fp32", "adapter_param_dtype": "fp32"})
-    sums = [storage for storage, _, _ in lives(run.tape) if storage.name == "sum"]
+    sums = [storage for storage in run.tape.lifetimes().lives if storage.name == "sum"]
     assert [storage.size for storage in sums] == [Y]
     # A's input in fp32, and B's input
     assert run.kept == 2 * X + 2 * RANK
@@ -329,7 +333,7 @@ def test_under_autocast_a_packed_layer_leaves_its_input_to_autocast() -> None:
 
 
 def test_what_a_packed_product_makes_is_named_after_its_layer() -> None:
-    found = [storage.name for storage, _, _ in lives(Run(packing("unpack")).tape)]
+    found = [storage.name for storage in Run(packing("unpack")).tape.lifetimes().lives]
     assert found == ["x", "up_proj.unpacked weight", "up_proj.output"]
 
 

@@ -9,6 +9,7 @@ from msgspec import structs
 from tests.memory.layers import GQA, MHA, product
 from tests.random_jobs import said
 
+from vramcast.algorithms.table import POLICY
 from vramcast.estimate.resolve import resolve
 from vramcast.estimate.seats import Seats
 from vramcast.memory.head import Model
@@ -169,7 +170,7 @@ def test_a_parameter_s_gradient_stays_or_joins_the_one_that_is_there(accumulates
 # --- operators --------------------------------------------------------------------------------------------------------
 
 SEQUENCES, LENGTH, TOKENS = 2, 100, 200
-_BASE = Seats(resolve(said({"model": "Qwen/Qwen2.5-7B", "gpu": "a100-sxm-80gb"})), "policy").base
+_BASE = Seats(resolve(said({"model": "Qwen/Qwen2.5-7B", "gpu": "a100-sxm-80gb"})), POLICY).base
 
 
 def _arch(kv_heads: int = 2) -> Any:

@@ -83,3 +83,13 @@ def test_an_encoder_and_a_decoder() -> None:
 def test_quantised_is_smaller_than_full(prompt: int, steps: int, sequences: int) -> None:
     full = hf.dynamic_bytes(LLAMA, BF16, sequences, prompt + steps)
     assert hf.quantised_bytes(LLAMA, BF16, sequences, prompt, prompt + steps, hf.Quantised()) < full
+
+
+def test_states_are_never_offloaded() -> None:
+    """Qwen3-Next: of the layers of linear attention all stay, of the full ones two are on the GPU."""
+    states = 36 * (8192 * 4 * 2 + 32 * 128 * 128 * 4)
+    """convolutions over four tokens in bf16, and 32 heads of 128 × 128 in fp32"""
+    keys = 2 * 256 * 2 * 2
+    """two heads of 256, keys and values in bf16"""
+    found = kinds("Qwen/Qwen3-Next-80B-A3B-Instruct")
+    assert hf.offloaded_bytes(found, BF16, 3, 1000) == 3 * (states + 2 * 1000 * keys)

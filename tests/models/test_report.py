@@ -115,11 +115,11 @@ def test_refusals(arguments: list[str], error: str, capsys: pytest.CaptureFixtur
 
 
 def test_check_says_what_works(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--model", "Qwen/Qwen3-30B-A3B", "--gpu", "h100-sxm-80gb"]) == 2
+    assert main(["check", "--model", "sarvamai/sarvam-30b", "--gpu", "h100-sxm-80gb"]) == 2
     assert capsys.readouterr().err.rstrip() == (
-        "error: the activations of model type qwen3_moe are not modelled yet\n"
-        "  from   Qwen/Qwen3-30B-A3B\n"
-        "  works  vramcast explain --arch --model Qwen/Qwen3-30B-A3B\n"
+        "error: the activations of model type sarvam_moe are not modelled yet\n"
+        "  from   sarvamai/sarvam-30b\n"
+        "  works  vramcast explain --arch --model sarvamai/sarvam-30b\n"
         "  help   vramcast trace --model NAME --gpu CARD --save-arch FILE measures them"
     )
 

@@ -234,8 +234,8 @@ def _aged(cache: Cache, asked: Question, hours: float) -> None:
     os.utime(new, (then, then))
 
 
-def test_those_that_were_not_used_for_longest_go(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caching, "KEPT", 3)
+def test_those_that_were_not_used_for_longest_go(cache: Cache) -> None:
+    cache.kept = 3
     lengths = (10, 11, 12)
     for hours, length in zip((9, 8, 7), lengths, strict=True):
         _aged(cache, question(seq_len=length), hours)

@@ -30,6 +30,20 @@ class Modes(Struct, frozen=True, kw_only=True):
         return self.engine not in ("none", "hf")
 
 
+class Role(Struct, frozen=True, kw_only=True):
+    """One model of a job: what it is for. Its settings are the paths under its name."""
+
+    name: str
+    trains: bool = False
+    """it has parameters that learn"""
+    leads: bool = False
+    """it carries what the trainer's process has once"""
+    engine: bool = False
+    """an inference engine runs it"""
+    own_model: bool = False
+    """it may be another model than the policy's"""
+
+
 class Instant(Struct, frozen=True):
     """A moment inside a phase at which a peak can stand; a role that is not named rests."""
 
@@ -45,44 +59,64 @@ class Phase(Struct, frozen=True):
     when: tuple[When, ...] = ("first", "steady")
 
 
-class Algorithm(Struct, frozen=True):
+class Algorithm(Struct, frozen=True, kw_only=True):
     """Phases in their order. `about` is the manual's sentence; `roles` and `phases` follow from a job's modes."""
 
     name: str
     about: str
-    roles: Callable[[Modes], tuple[str, ...]]
+    roles: Callable[[Modes], tuple[Role, ...]]
     phases: Callable[[Modes], tuple[Phase, ...]]
+    paths: tuple[str, ...] = ()
+    """what its forecast reads: listed as assumptions where nobody says it"""
+    learns: bool = True
+    """a policy is trained"""
+    generates: bool = False
+    """responses are made here, or come from an engine"""
+    grouped: bool = False
+    """sequences are a prompt and one of a group of responses, whose every token is scored"""
 
 
+LEARNING = (
+    "tuning", "weights_dtype", "compute_dtype", "autocast", "optimizer", "optimizer.impl", "micro_batch",
+    "accumulation", "seq_len", "packing", "padding", "labelled_frac", "image_tokens", "attention", "recompute",
+    "recompute.reentrant", "loss", "gpus", "quant.kind", "quant.double", "quant.compute_dtype", "quant.rest_dtype",
+    "lora.rank", "lora.targets", "lora.dtype", "lora.dropout", "framework", "algorithm",
+)  # fmt: skip
+"""paths that every training reads"""
+POLICY = Role(name="policy", trains=True, leads=True)
+GENERATOR = Role(name="policy", leads=True)
+"""a model that only generates"""
+REFERENCE = Role(name="reference")
+ROLLOUT = Role(name="rollout", engine=True)
 LOAD = Phase("load", (Instant("built", {"rollout": "absent"}),), when=("first",))
 
 
-def training(role: str, modes: Modes) -> tuple[Phase, ...]:
+def training(role: Role, modes: Modes) -> tuple[Phase, ...]:
     """Forward, loss, backward and step of one role. FSDP's first block is a moment of its own: the root unit is there
     twice. Where layers differ, the worst of those between the first and the last is one too ("blocks")."""
     blocks = ("first block", "last block") if modes.sharded else ("last block",)
     inner = ("blocks",) if modes.mixed else ()
     return (
-        Phase("forward", tuple(Instant(name, {role: "forward"}) for name in blocks)),
-        Phase("loss", (Instant("head", {role: "loss"}),)),
+        Phase("forward", tuple(Instant(name, {role.name: "forward"}) for name in blocks)),
+        Phase("loss", (Instant("head", {role.name: "loss"}),)),
         Phase(
             "backward",
             tuple(
-                Instant(name, {role: "backward"})
+                Instant(name, {role.name: "backward"})
                 for name in ("loss", "first block", *inner, "last block", "embedding")
             ),
         ),
-        Phase("step", (Instant("update", {role: "step"}),)),
+        Phase("step", (Instant("update", {role.name: "step"}),)),
     )
 
 
-def scoring(name: str, role: str) -> Phase:
+def scoring(name: str, role: Role) -> Phase:
     """A forward-only pass of one role."""
-    return Phase(name, tuple(Instant(instant, {role: "infer"}) for instant in ("last block", "head")))
+    return Phase(name, tuple(Instant(instant, {role.name: "infer"}) for instant in ("last block", "head")))
 
 
-def generation(role: str, when: tuple[When, ...] = ("first", "steady")) -> Phase:
+def generation(role: Role, when: tuple[When, ...] = ("first", "steady")) -> Phase:
     """Generation with the model's own code: the prompts in one pass, then token by token."""
     return Phase(
-        "generate", tuple(Instant(name, {role: "generate"}) for name in ("prefill", "first token", "decode")), when
+        "generate", tuple(Instant(name, {role.name: "generate"}) for name in ("prefill", "first token", "decode")), when
     )

@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "--arch", action="store_true", help="the model's blocks, weights, cache and adapters, and one rank's share"
     )
+    explain.add_argument("--tensors", action="store_true", help="with --arch: every parameter tensor and its shape")
     explain.add_argument("--adapter", metavar="FILE", help="with --arch: a PEFT adapter_config.json, or its folder")
     _formats(explain)
     read = _verb(verbs, "read", _read, "the job as understood, with origins")
@@ -211,7 +212,7 @@ def _explain_arch(options: argparse.Namespace) -> int:
     question = said(options)
     _says_nothing(options, question, "is of a forecast: it does not go with --arch", "term", "phase")
     Mistakes(question.mistakes).done()
-    report = arch_report(question, options.adapter)
+    report = arch_report(question, options.adapter, tensors=options.tensors)
     if options.json:
         print_json(report)
     else:
@@ -231,7 +232,7 @@ def _explain(options: argparse.Namespace) -> int:
         print(manual(options.term))
         return 0
     question = said(options)
-    _says_nothing(options, question, "goes with --arch", "adapter")
+    _says_nothing(options, question, "goes with --arch", "adapter", "tensors")
     if options.term is not None and options.term not in TERMS:
         wrong = Mistakes(question.mistakes)
         wrong.add(f"unknown term {options.term!r}", near=near(options.term, TERMS), allowed=", ".join(TERMS))

@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from vramcast.algorithms import ALGORITHMS, generates, is_apart, is_grouped, learns, serves
 from vramcast.types.settings import ADAPTED, ROLES, Settings
 
 _Paths: TypeAlias = Callable[[str], bool]
 _When: TypeAlias = Callable[[Settings], bool]
 _Row: TypeAlias = tuple[_Paths, _When, str]
 _SHARDED = ("fsdp1", "fsdp2")
-_LEARNING = ("sft", "pretrain")
-_WITHOUT_GROUPS = (*_LEARNING, "inference")
 
 
 def _of(*names: str) -> _Paths:
@@ -39,11 +38,6 @@ def _of_engines(path: str) -> bool:
     return path.startswith("engine.") and path not in ("engine.kind", "engine.cache", "engine.kv_dtype")
 
 
-def serves(job: Settings) -> bool:
-    """Inference by an engine, which has the GPU for itself."""
-    return job.algorithm == "inference" and job.engine_kind not in ("none", "hf")
-
-
 def _shards(job: Settings) -> bool:
     return job.shard in _SHARDED and job.gpus > 1
 
@@ -55,9 +49,9 @@ def uses_host(job: Settings) -> bool:
 
 _ABSENT: tuple[_Row, ...] = (
     (_of("lora."), lambda job: job.tuning not in ADAPTED, "only with tuning=lora or qlora"),
-    (_of("autocast", "loss", "tuning"), lambda job: job.algorithm == "inference", "nothing trains in inference"),
-    (_learned, lambda job: job.algorithm == "inference", "nothing trains in inference"),
-    (_of("engine.", "prompt_len", "response_len"), lambda job: job.algorithm in _LEARNING,
+    (_of("autocast", "loss", "tuning"), lambda job: not learns(job), "nothing trains in inference"),
+    (_learned, lambda job: not learns(job), "nothing trains in inference"),
+    (_of("engine.", "prompt_len", "response_len"), lambda job: job.algorithm in ALGORITHMS and not generates(job),
      "this algorithm does not generate"),
     (_of("attention", "compute_dtype", "weights_dtype", "quant.", "token_budget"), serves,
      "an engine has values of its own: engine.dtype, engine.quant, engine.max_batched_tokens"),
@@ -69,7 +63,7 @@ _ABSENT: tuple[_Row, ...] = (
     (_of("quant.double", "quant.storage"), lambda job: job.quant_kind not in ("nf4", "fp4"),
      "only with quant.kind=nf4 or fp4"),
     (_of("group", "prompts_per_step", "mini_batch", "grpo.variant", "logprob.", "reference.", "reward."),
-     lambda job: job.algorithm in _WITHOUT_GROUPS, "only with algorithm=grpo"),
+     lambda job: job.algorithm in ALGORITHMS and not is_grouped(job), "only with algorithm=grpo"),
     (_of("logprob.chunk"), lambda job: job.logprob_entropy != "chunked", "only with logprob.entropy=chunked"),
     (_scored, lambda job: job.logprob_source == "engine", "only with logprob.source=trainer"),
     (_of("recompute.every", "recompute.reentrant"), lambda job: job.recompute == "none", "nothing is recomputed"),
@@ -82,9 +76,9 @@ _ABSENT: tuple[_Row, ...] = (
 )  # fmt: skip
 """Nothing of the job has this path: no value of it can matter."""
 _SAME: tuple[_Row, ...] = (
-    (_of("seq_len", "prompt_len", "response_len", "micro_batch"), serves,
+    (_of("seq_len", "prompt_len", "response_len", "micro_batch", "image_tokens"), serves,
      "an engine takes its share of the card whatever it is asked"),
-    (_of("engine."), lambda job: job.algorithm == "grpo" and job.engine_process == "server",
+    (_of("engine."), is_apart,
      "the engine has GPUs of its own, which are not forecast here"),
     (_of("engine.version"), lambda job: True, "the terms of this job are the same in the version that is assumed"),
     (_of("engine.fraction"), lambda job: job.engine_kv_bytes is not None, "engine.kv_bytes says it"),
@@ -93,10 +87,10 @@ _SAME: tuple[_Row, ...] = (
     (_of("quant.storage"), lambda job: True, "the same bytes, seen as another dtype"),
     (_of("logprob."), lambda job: job.reference_kind == "none", "nothing is scored beside the training step"),
     (_of("grpo.variant"), lambda job: True, "the variants compute other numbers with the same tensors"),
-    (_of("token_budget"), lambda job: job.algorithm == "inference", "generation takes micro_batch sequences"),
-    (_of("seq_len"), lambda job: job.algorithm == "grpo", "a sequence is prompt_len + response_len"),
+    (_of("token_budget"), lambda job: not learns(job), "generation takes micro_batch sequences"),
+    (_of("seq_len"), is_grouped, "a sequence is prompt_len + response_len"),
     (_of("micro_batch"), lambda job: job.token_budget is not None, "token_budget says it"),
-    (_of("labelled_frac"), lambda job: job.algorithm == "grpo", "every token of a response is scored"),
+    (_of("labelled_frac"), is_grouped, "every token of a response is scored"),
     (_of("labelled_frac"), lambda job: job.loss != "fused", "only a fused loss leaves out tokens without a label"),
     (_of("packing", "padding"), lambda job: True, "every micro-batch is priced full: micro_batch × seq_len tokens"),
     (_of("weights_dtype", "lora.dtype"), lambda job: _shards(job) and job.autocast,
@@ -134,13 +128,13 @@ def _first(rows: tuple[_Row, ...], path: str, job: Settings) -> str:
 def _absent_role(role: str, name: str, job: Settings) -> str:
     if role == "rollout" and serves(job):
         return "an engine has values of its own: engine.dtype, engine.quant, engine.max_len"
-    if role == "rollout" and job.algorithm == "grpo":
+    if role == "rollout" and is_grouped(job):
         return "what generates has values of its own: engine.dtype, engine.quant, engine.max_len"
-    if job.algorithm not in (*_WITHOUT_GROUPS, "grpo"):
+    if job.algorithm not in ALGORITHMS:
         return ""
     if role != "reference":
         return f"this job has no {role}"
-    if job.algorithm != "grpo":
+    if not is_grouped(job):
         return "only with algorithm=grpo"
     if job.reference_kind != "copy":
         return "only with reference.kind=copy"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from vramcast.algorithms import generates, is_apart, is_grouped, learns, serves
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import Mistake, Mistakes
-from vramcast.estimate.causes import serves
+from vramcast.estimate.lengths import prompt_len
 from vramcast.memory.alloc_conf import parse
 from vramcast.models.arch import Arch
-from vramcast.models.cache.kinds import text_config
+from vramcast.models.cache.kinds import cache_kinds, text_config
 from vramcast.models.cache.windows import spans
 from vramcast.types.job import Fact
 from vramcast.types.settings import ADAPTED, Settings
@@ -30,19 +31,40 @@ def check_model(
             _does_not_divide(path, ranks, "heads", heads, origin(path), f"{arch.name} config.json", mistakes)
             contradicted.add(path)
     _check_lora(settings, arch, origin, mistakes)
+    _check_images(settings, arch, origin, mistakes)
     _check_window(settings, arch, origin, mistakes)
+    contradicted |= _check_attention(settings, arch, origin, mistakes)
     if arch.max_len and settings.seq_len > arch.max_len:
         warnings.append(f"seq_len = {settings.seq_len:,} is longer than {arch.name} was made for ({arch.max_len:,})")
     return contradicted
 
 
+def _check_attention(
+    settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes
+) -> set[str]:
+    """Eager attention where it is not modelled, or another where the model's class has none."""
+    runs = settings.engine_kind == "hf" and generates(settings)
+    if settings.attention == "eager" and runs and arch.ends.kernel != "eager":
+        mistakes.add(
+            "attention = eager is modelled in training, and not yet where the model generates",
+            **{"from": origin("attention"), "allowed": "flash, efficient"},
+        )
+        return {"attention"}
+    if settings.attention == "efficient" and arch.ends.kernel == "eager":
+        mistakes.add(
+            f"attention = efficient is not there for {arch.model_type}: Transformers has none for its class",
+            **{"from": origin("attention"), "allowed": "eager, flash"},
+        )
+        return {"attention"}
+    return set()
+
+
 def check(
     settings: Settings, facts: Mapping[str, Fact], gpu: Gpu | None, warnings: list[str], mistakes: Mistakes
-) -> set[str]:
-    """Collect mistakes and warnings about values that do not go together; gives the paths with mistakes."""
+) -> None:
+    """Collect mistakes and warnings about values that do not go together."""
     origin = _origins(facts)
-    contradicted: set[str] = set()
-    if settings.gpus > 1 and settings.algorithm == "inference" and not serves(settings):
+    if settings.gpus > 1 and not learns(settings) and not serves(settings):
         mistakes.add(
             "inference on several GPUs is not modelled yet",
             **{"algorithm": origin("algorithm"), "gpus": origin("gpus"), "allowed": "1"},
@@ -55,26 +77,19 @@ def check(
         if isinstance(size, int) and settings.gpus % size:
             _does_not_divide(path, size, "gpus", settings.gpus, origin(path), origin("gpus"), mistakes)
     _check_units(settings, origin, mistakes)
-    if settings.algorithm == "grpo":
+    if is_grouped(settings):
         _check_group(settings, origin, mistakes)
         warnings += _group_warnings(settings)
     warnings += _cut(settings)
-    if settings.algorithm != "inference" and settings.tuning == "frozen":
+    if learns(settings) and settings.tuning == "frozen":
         mistakes.add("tuning = frozen leaves nothing to train", **{"from": origin("tuning"), "allowed": "full, lora"})
-    if settings.algorithm == "inference":
+    if not learns(settings):
         _check_lengths(settings, origin, mistakes)
     _check_cache(settings, origin, mistakes)
-    if settings.attention == "eager" and settings.engine_kind == "hf" and settings.algorithm in ("inference", "grpo"):
-        mistakes.add(
-            "attention = eager is modelled in training, and not yet where the model generates",
-            **{"from": origin("attention"), "allowed": "flash, efficient"},
-        )
-        contradicted.add("attention")
     with mistakes.collect():
         parse(settings.allocator, f"{origin('allocator')}  allocator")
     if gpu is not None and not gpu.has_bf16 and "bf16" in (settings.compute_dtype, settings.weights_dtype):
         warnings.append(f"{gpu.driver_name} has no bf16 units: frameworks refuse bf16 there; set compute_dtype=fp16")
-    return contradicted
 
 
 def rests_on_said(mistake: Mistake) -> bool:
@@ -100,7 +115,7 @@ def _check_units(settings: Settings, origin: Callable[[str], str], mistakes: Mis
     """What FSDP's units cannot be, and where what they leave gathered is not modelled."""
     if settings.gpus == 1 or settings.shard not in ("fsdp1", "fsdp2"):
         return
-    if settings.algorithm == "grpo" and not settings.reshard:
+    if is_grouped(settings) and not settings.reshard:
         mistakes.add(
             "reshard = false is modelled in sft and pretrain: what stays gathered after a pass that only scores is not",
             **{"from": origin("reshard"), "allowed": "true"},
@@ -129,6 +144,13 @@ def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mi
             f"lora.targets: {', '.join(unknown)} match no linear layer of {arch.name}",
             **{"from": origin("lora.targets"), "allowed": ", ".join((*arch.linears, "all-linear"))},
         )
+    moved = _moved_targets(arch, settings.lora_targets or [])
+    if moved:
+        mistakes.add(
+            f"lora.targets: PEFT moves {', '.join(moved)} to the packed experts of {arch.model_type}, and adapters on "
+            "those are not modelled yet",
+            **{"from": origin("lora.targets"), "allowed": ", ".join(_attention(arch))},
+        )
     widest = min(int(side) for block in arch.kinds for weight in block.weights for side in weight.shape
                  if weight.name.removesuffix(".weight") in block.linears())  # fmt: skip
     if settings.lora_rank > widest:
@@ -136,6 +158,23 @@ def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mi
             f"lora.rank = {settings.lora_rank} is above the width of a layer it adapts ({widest})",
             **{"from": origin("lora.rank"), "allowed": f"1 to {widest}"},
         )
+
+
+def _check_images(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
+    tokens, sight = settings.image_tokens or 0, arch.ends.sight
+    if not tokens:
+        return
+    said, size = {"from": origin("image_tokens")}, int(sight.image) if sight is not None else 0
+    room = prompt_len(settings) if settings.algorithm in ("inference", "grpo") else settings.seq_len
+    if not arch.sees:
+        mistakes.add(f"image_tokens = {tokens}: {arch.name} has no vision tower", **said, allowed="0")
+    elif sight is None:
+        mistakes.add(f"images of model type {arch.model_type} are not modelled yet", **said, allowed="0")
+    elif size and tokens % size:
+        allowed = f"multiples of {size}, such as {-(-tokens // size) * size}"
+        mistakes.add(f"image_tokens = {tokens}: an image of {arch.name} has {size}", **said, allowed=allowed)
+    elif tokens > room:
+        mistakes.add(f"image_tokens = {tokens} is more than a sequence or its prompt has ({room})", **said)
 
 
 _CACHES = {"vllm": ("bf16", "fp16", "fp8"), "hf": ("int4", "int8")}
@@ -153,11 +192,35 @@ def _check_cache(settings: Settings, origin: Callable[[str], str], mistakes: Mis
         )
 
 
+def _moved_targets(arch: Arch, targets: list[str]) -> list[str]:
+    """Targets that PEFT takes for parameters of packed experts, by their names in transformers 4. `all-linear` has
+    them all."""
+    from vramcast.models.adapters.methods import fusions  # a large file, which few jobs need
+
+    known = fusions()
+    names = known.renamed.get(known.types.get(arch.model_type, ""), {})
+    return list(names) if names and "all-linear" in targets else [name for name in targets if name in names]
+
+
+def _attention(arch: Arch) -> list[str]:
+    """Last names of the linear layers of attention."""
+    found = (name.rpartition(".")[2] for block in arch.kinds for name in block.linears() if "attn" in name)
+    return list(dict.fromkeys(found))
+
+
 def _check_window(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
     if settings.engine_kind != "hf" or settings.engine_cache != "quantised":
         return
     seen = spans(arch.model_type, text_config(arch.config), len(arch.layout.layers()), arch.source)
     windows = [span.tokens for span in seen if span.tokens]
+    kept = cache_kinds(arch.layout, arch.config, arch.source)
+    other = [kind for kind in kept if any(part.keeps != "token" or part.dtype != "cache" for part in kind.parts)]
+    if other and not windows:
+        mistakes.add(
+            f"engine.cache = quantised is for layers that keep keys and values: {arch.name} has "
+            f"{len(other[0].layers)} of {other[0].name}",
+            **{"from": origin("engine.cache"), "allowed": "dynamic, static, offloaded"},
+        )
     if windows:
         mistakes.add(
             f"engine.cache = quantised is for layers that see all tokens: {arch.name} has {len(windows)} that "
@@ -207,12 +270,12 @@ def _group_warnings(settings: Settings) -> Iterator[str]:
 def _check_engines(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
     """Who generates, and on how many GPUs."""
     tp, count, kind = settings.engine_tp, settings.engine_count, settings.engine_kind
-    if settings.algorithm == "inference" and kind == "none":
+    if not learns(settings) and kind == "none":
         mistakes.add(
             "engine.kind = none: nothing would generate",
             **{"engine.kind": origin("engine.kind"), "algorithm": origin("algorithm"), "allowed": "hf, vllm"},
         )
-    if settings.algorithm not in ("inference", "grpo") or kind != "vllm" or _elsewhere(settings):
+    if not generates(settings) or kind != "vllm" or is_apart(settings):
         return
     if settings.gpus % tp:
         _does_not_divide("engine.tp", tp, "gpus", settings.gpus, origin("engine.tp"), origin("gpus"), mistakes)
@@ -222,7 +285,7 @@ def _check_engines(settings: Settings, origin: Callable[[str], str], mistakes: M
             **{"engine.count": origin("engine.count"), "engine.tp": origin("engine.tp"), "gpus": origin("gpus"),
                "allowed": f"at most {settings.gpus // tp}"},
         )  # fmt: skip
-    if settings.algorithm == "inference" and settings.engine_sleep != "none":
+    if not learns(settings) and settings.engine_sleep != "none":
         mistakes.add(
             f"engine.sleep = {settings.engine_sleep} is modelled beside a trainer, and not yet where nothing trains",
             **{"engine.sleep": origin("engine.sleep"), "algorithm": origin("algorithm"), "modelled": "none"},
@@ -233,10 +296,10 @@ def _check_offload(settings: Settings, origin: Callable[[str], str], mistakes: M
     """What waits on the host does so between phases: a step on the host, or weights streamed from it, is another
     thing."""
     homes = {"offload.weights": settings.offload_weights}
-    if settings.algorithm != "inference":
+    if learns(settings):
         homes["offload.optimizer"] = settings.offload_optimizer
     for path, home in homes.items():
-        if home == "cpu" and settings.algorithm in ("sft", "pretrain", "inference"):
+        if home == "cpu" and not is_grouped(settings):
             mistakes.add(
                 f"{path} = {home} is not modelled yet",
                 **{"from": origin(path), "modelled": "none; cpu with algorithm = grpo, between its phases"},
@@ -251,13 +314,8 @@ def _check_busy(settings: Settings, gpu: Gpu | None, origin: Callable[[str], str
         )
 
 
-def _elsewhere(settings: Settings) -> bool:
-    """The engine has GPUs of its own."""
-    return settings.algorithm == "grpo" and settings.engine_process == "server"
-
-
 def _check_group(settings: Settings, origin: Callable[[str], str], mistakes: Mistakes) -> None:
-    here = settings.engine_kind == "vllm" and not _elsewhere(settings)
+    here = settings.engine_kind == "vllm" and not is_apart(settings)
     if here and settings.engine_fraction is None and settings.engine_kv_bytes is None:
         mistakes.add("engine.fraction is not known", help="--set engine.fraction=0.5")
     _check_reference(settings, origin, mistakes)

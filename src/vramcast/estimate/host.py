@@ -28,7 +28,7 @@ def nodes(job: Resolved) -> list[NodePhase]:
             name="node",
             phase="all",
             host_bytes=total,
-            host_pinned_bytes=sum(term.bytes for term in found if term.role == "rollout"),
+            host_pinned_bytes=sum(term.bytes for term in found if term.name == "engine.weights"),
             host_capacity_bytes=job.settings.host_bytes,
             terms=found,
         )

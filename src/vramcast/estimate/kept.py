@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from vramcast.algorithms import learns
 from vramcast.catalog.spread import Spread, kind_of, spreads
 from vramcast.estimate.resolve import Resolved
 from vramcast.memory.allocator import CACHED, FRAGMENTED
@@ -18,7 +19,7 @@ def spread_of(job: Resolved, *, expandable: bool) -> Spread:
     """The measured spread of the job's kind."""
     settings = job.settings
     kind = kind_of(
-        trains=settings.algorithm != "inference",
+        trains=learns(settings),
         adapters=settings.tuning in ADAPTED,
         packed=settings.quant_kind != "none" or job.quantisation is not None,
         gpus=settings.gpus,

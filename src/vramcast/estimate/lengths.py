@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vramcast.algorithms import generates, is_grouped
 from vramcast.types.recipe import Recipe
 from vramcast.types.settings import Settings
 from vramcast.units import PPM, ppm
@@ -9,7 +10,7 @@ from vramcast.units import PPM, ppm
 
 def total_len(settings: Settings) -> int:
     """Tokens of a whole sequence."""
-    if settings.algorithm not in ("sft", "pretrain") and settings.prompt_len and settings.response_len:
+    if generates(settings) and settings.prompt_len and settings.response_len:
         return settings.prompt_len + settings.response_len
     return settings.seq_len
 
@@ -25,7 +26,7 @@ def prompt_len(settings: Settings) -> int:
 
 def scored_len(settings: Settings, recipe: Recipe) -> int:
     """Tokens of a sequence with a label: the first one never has any, the rest by `labelled_frac`."""
-    if settings.algorithm == "grpo" and settings.response_len and not recipe.scores_prompt:
+    if is_grouped(settings) and settings.response_len and not recipe.scores_prompt:
         return settings.response_len
     share = ppm(round(settings.labelled_frac, 6)) if settings.labelled_frac is not None else PPM
     return max(-(-(total_len(settings) - 1) * share // PPM), 1)
@@ -33,7 +34,7 @@ def scored_len(settings: Settings, recipe: Recipe) -> int:
 
 def generated_sequences(settings: Settings) -> int:
     """Sequences one GPU generates at once with the model's own code: in RL, its share of a rollout."""
-    return rollout_sequences(settings) // settings.gpus if settings.algorithm == "grpo" else settings.micro_batch
+    return rollout_sequences(settings) // settings.gpus if is_grouped(settings) else settings.micro_batch
 
 
 def rollout_sequences(settings: Settings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vramcast.algorithms import is_grouped, learns
 from vramcast.errors import Refused
 from vramcast.estimate import edited, forecast, resolve
 from vramcast.estimate.lengths import total_len
@@ -23,7 +24,7 @@ def fits_up_to_tokens(said: Understanding, answer: Forecast) -> int | None:
         return None
     job = resolve(said)
     settings = job.settings
-    if settings.algorithm == "inference" or settings.padding != "free" or settings.packing:
+    if not learns(settings) or settings.padding != "free" or settings.packing:
         return None
     full = _full(settings)
     step = max(full // _PARTS // _LEAST, 1) * _LEAST
@@ -56,7 +57,7 @@ def _fits(said: Understanding, job: Resolved, tokens: int) -> bool:
 def _with(job: Resolved, tokens: int) -> dict[str, object]:
     """Micro-batches of at most so many tokens, in every pass. What the engine accepts stays."""
     settings = job.settings
-    if settings.algorithm != "grpo":
+    if not is_grouped(settings):
         return {"micro_batch": 1, "seq_len": tokens, **({"token_budget": tokens} if settings.token_budget else {})}
     prompt = min(settings.prompt_len or 1, max(tokens // 2, 1))
     response = min(settings.response_len or tokens, max(tokens - prompt, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vramcast.algorithms import learns
 from vramcast.errors import Mistakes
 from vramcast.types.job import Fact
 from vramcast.types.recipe import Recipe
@@ -12,7 +13,7 @@ from vramcast.types.settings import Settings
 
 def check_loss(settings: Settings, recipe: Recipe, facts: Mapping[str, Fact], mistakes: Mistakes) -> set[str]:
     """A fused head of a framework that has none is refused; gives the paths with mistakes."""
-    if settings.algorithm == "inference" or settings.loss != "fused" or recipe.fused_head:
+    if not learns(settings) or settings.loss != "fused" or recipe.fused_head:
         return set()
     mistakes.add(
         f"loss = fused: no fused head of {facts['framework'].value} is known",

@@ -14,39 +14,14 @@ from vramcast.types.job import Fact
 from vramcast.types.paths import Path, find, show_value
 from vramcast.types.settings import Settings
 
-_TRAINING = (
-    "tuning", "weights_dtype", "compute_dtype", "autocast", "optimizer", "optimizer.impl", "micro_batch",
-    "accumulation", "seq_len", "packing", "padding", "labelled_frac", "attention", "recompute", "recompute.reentrant",
-    "loss", "gpus", "quant.kind", "quant.double", "quant.compute_dtype", "quant.rest_dtype", "lora.rank",
-    "lora.targets", "lora.dtype", "lora.dropout", "framework", "algorithm",
-)  # fmt: skip
-_GROUP = (
-    "group", "prompts_per_step", "mini_batch", "prompt_len", "response_len", "logprob.micro_batch", "token_budget",
-    "logprob.token_budget", "logprob.source", "logprob.entropy", "logprob.chunk", "shard", "shard_size", "wrap",
-    "offload.weights", "offload.optimizer", "reference.kind", "reference.offload.weights", "reference.weights_dtype",
-    "reward.kind", "engine.kind", "engine.process",
-    "engine.fraction", "engine.tp", "engine.dtype", "engine.max_seqs", "engine.max_batched_tokens", "engine.max_len",
-    "engine.eager", "engine.sleep", "engine.sync_bucket_bytes",
-)  # fmt: skip
-USED: dict[str, tuple[str, ...]] = {
-    "sft": (*_TRAINING, "shard", "wrap"),
-    "pretrain": (*_TRAINING, "shard", "wrap"),
-    "grpo": (*_TRAINING, *_GROUP),
-    "inference": (
-        "framework", "algorithm", "weights_dtype", "micro_batch", "seq_len", "prompt_len", "attention", "engine.kind",
-        "engine.cache", "gpus", "quant.kind", "engine.fraction", "engine.max_len", "engine.tp", "engine.dtype",
-        "engine.eager",
-    ),
-}  # fmt: skip
-"""Paths that an algorithm's forecast reads: the ones listed as assumptions."""
-
 _ANY: tuple[Any, ...] | None = None
 _KNOWN: dict[str, tuple[Any, ...] | None] = {
     **dict.fromkeys(
         (
             "framework", "model", "lora.rank", "lora.targets", "lora.dropout", "micro_batch", "accumulation", "seq_len",
-            "prompt_len", "response_len", "packing", "padding", "labelled_frac", "autocast", "optimizer.impl",
-            "recompute.reentrant", "gpu", "gpus", "gpus_per_node", "busy_bytes", "allocator", "host_bytes",
+            "prompt_len", "response_len", "packing", "padding", "labelled_frac", "image_tokens", "autocast",
+            "optimizer.impl", "recompute.reentrant", "gpu", "gpus", "gpus_per_node", "busy_bytes", "allocator",
+            "host_bytes",
             "grpo.variant", "group", "prompts_per_step", "mini_batch", "token_budget", "logprob.micro_batch",
             "logprob.token_budget", "logprob.source", "logprob.entropy", "logprob.chunk",
             "shard_size", "engine.version", "engine.fraction", "engine.kv_bytes", "engine.tp", "engine.max_seqs",
@@ -55,7 +30,7 @@ _KNOWN: dict[str, tuple[Any, ...] | None] = {
         ),
         _ANY,
     ),
-    "algorithm": (*ALGORITHMS, "pretrain"),
+    "algorithm": tuple(ALGORITHMS),
     "tuning": ("full", "lora", "qlora", "frozen"),
     "weights_dtype": ("fp32", "bf16", "fp16"),
     "compute_dtype": ("fp32", "bf16", "fp16"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from vramcast.memory.packing import Packing, Product
+from vramcast.memory.packing import Packing, Product, path_of
 from vramcast.models.arch import Arch
-from vramcast.models.layout import Blocks, Layout, Weight
 from vramcast.models.quant.format import Format
 from vramcast.models.quant.loadtime import load_time
 from vramcast.models.quant.quantisation import Quantisation
@@ -44,17 +43,16 @@ def quantisation_of(settings: Settings, own: Quantisation | None) -> Quantisatio
 
 
 def formats_of(quantisation: Quantisation, arch: Arch) -> dict[str, Format]:
-    """Linear layer of a block -> its format, of those that are packed."""
-    found = {weight.name.split(".")[-2]: quantisation.format_of(name, weight, module)
-             for name, weight, module in _linears(arch)}  # fmt: skip
-    return {name: form for name, form in found.items() if form is not None}
-
-
-def linear_layers(arch: Arch) -> Layout:
-    """The linear layers of the first block, as far as a quantisation is checked against them."""
-    weights = tuple(weight for _, weight, _ in _linears(arch))
-    block = Blocks("decoder", arch.kinds[0].prefix, (0,), weights)
-    return Layout(name=arch.name, model_type=arch.model_type, blocks=(block,), tied=arch.tied, dtype=arch.dtype)
+    """Tensor by its path in a block -> its format, of those that are packed. Equal layers are packed alike."""
+    found: dict[str, Format] = {}
+    for block in arch.layout.blocks:
+        lead = f"{block.prefix}.{block.layers[0]}" if block.layers else block.prefix
+        for weight in block.weights:
+            name = f"{lead}.{weight.name}" if lead else weight.name
+            form = quantisation.format_of(name, weight, block.module(weight))
+            if form is not None:
+                found[path_of(block.prefix, weight.name)] = form
+    return found
 
 
 def packing_of(settings: Settings, arch: Arch, own: Quantisation | None, recipe: Recipe) -> Packing | None:
@@ -76,12 +74,3 @@ def packing_of(settings: Settings, arch: Arch, own: Quantisation | None, recipe:
 
 def _is_four_bit(formats: Mapping[str, Format]) -> bool:
     return any(form.name.startswith("int4") for form in formats.values())
-
-
-def _linears(arch: Arch) -> Iterator[tuple[str, Weight, str]]:
-    """(full name, tensor, module) of the linear layers of the first layer of each kind."""
-    for block in arch.kinds:
-        linears = block.linears()
-        for weight in block.weights:
-            if weight.name.removesuffix(".weight") in linears:
-                yield f"{block.prefix}.{block.layers[0]}.{weight.name}", weight, block.module(weight)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vramcast.algorithms import learns
 from vramcast.errors import Mistakes
-from vramcast.estimate.packing import TRAINED, linear_layers, quantisation_of
+from vramcast.estimate.packing import TRAINED, quantisation_of
 from vramcast.models.arch import Arch
 from vramcast.models.quant.quantisation import Quantisation
 from vramcast.types.job import Fact
@@ -50,7 +51,7 @@ def _check_training(
     settings: Settings, own: Quantisation | None, origin: str, tuning: str, algorithm: str, mistakes: Mistakes
 ) -> None:
     kind = settings.quant_kind
-    if settings.algorithm == "inference":
+    if not learns(settings):
         return
     if settings.tuning not in ADAPTED:
         allowed = ["tuning = qlora"] if kind in TRAINED else []
@@ -76,4 +77,4 @@ def _check_group(settings: Settings, arch: Arch, own: Quantisation | None, origi
     """A layer whose inputs are no whole groups would silently stay as it is."""
     quantisation = quantisation_of(settings, own)
     assert quantisation is not None
-    quantisation.check(linear_layers(arch), origin)
+    quantisation.check(arch.layout, origin)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
+from vramcast.algorithms import algorithm_of
 from vramcast.catalog.frameworks import defaults, parse_framework, recipe, usual_framework
 from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
 from vramcast.catalog.models import ModelRow, model_config
@@ -16,7 +17,7 @@ from vramcast.estimate.checks import check, check_model, rests_on_said
 from vramcast.estimate.derive import derived
 from vramcast.estimate.loss_checks import check_loss
 from vramcast.estimate.measured import known_beside, what_was_measured
-from vramcast.estimate.modelled import NOTHING_MORE, USED, Also, not_modelled
+from vramcast.estimate.modelled import NOTHING_MORE, Also, not_modelled
 from vramcast.estimate.packing import implied_facts
 from vramcast.estimate.packing_checks import check_packing
 from vramcast.models.arch import Arch, build_arch, has_forward, no_forward
@@ -45,6 +46,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
     """the checkpoint's own"""
     gpu: Gpu
     card_named: bool
+    sdpa: bool
+    """attention goes through scaled_dot_product_attention: windows need masks there"""
     recipe: Recipe
     framework: str
     assumptions: list[Assumption]
@@ -80,9 +83,11 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
     arch, own = (model.arch, model.quantisation) if model is not None else (None, None)
     implied = {fact.path: fact for fact in implied_facts(asked, own, model.row.where if model is not None else "")}
     warnings: list[str] = []
+    sdpa = True
     filled = {**implied, **asked}
     if framework is not None:
         filled = _with_framework(filled, framework, warnings)
+        sdpa = "attention" not in filled or filled["attention"].value != "flash"
         filled = derived(filled, arch, gpu)
     _check(asked, filled, model, gpu, warnings, mistakes, also, complete=framework is not None)
     mistakes.done()
@@ -90,6 +95,12 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
     settings = settings_of(_values(filled))
     name, version, _ = parse_framework(str(filled["framework"].value))
     behaviour = recipe(name, version, _complete(settings))
+    if programs and behaviour.experts_apart and model.arch.has_experts and model.arch.measured is None:
+        raise refuse(
+            f"the experts of {model.arch.name} under {name} {version} are not modelled yet: Transformers 4 runs them "
+            "one by one",
+            **{"from": str(filled["framework"].origin), "help": f"--set framework={name}: its newest version"},
+        )
     return Resolved(
         job=said.job(),
         facts=filled,
@@ -99,6 +110,7 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         quantisation=own,
         gpu=gpu or typical_gpu(),
         card_named=gpu is not None,
+        sdpa=sdpa,
         recipe=behaviour,
         framework=name,
         assumptions=[*_stands_for(model.row), *_assumptions(asked, filled, settings, behaviour)],
@@ -164,7 +176,7 @@ def _check(
     contradicted: set[str] = set()
     if model is not None:
         contradicted = check_model(settings, model.arch, filled, warnings, found)
-    contradicted |= check(settings, filled, gpu, warnings, found)
+    check(settings, filled, gpu, warnings, found)
     if model is not None:
         contradicted |= check_packing(settings, model.arch, model.quantisation, filled, found)
     behaviour = Recipe()
@@ -230,7 +242,7 @@ def _assumptions(
     asked: Mapping[str, Fact], filled: Mapping[str, Fact], settings: Settings, behaviour: Recipe
 ) -> list[Assumption]:
     values = dict(_by_path(settings))
-    used = USED.get(settings.algorithm, ())
+    used = algorithm_of(settings.algorithm).paths
     shown = [path for path in PATHS if path in filled or path in used]
     return [
         Assumption(

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from vramcast.algorithms import serves
 from vramcast.catalog.gpus import Gpu
-from vramcast.estimate.causes import serves
 from vramcast.estimate.lengths import rollout_sequences, total_len
 from vramcast.estimate.resolve import Resolved
 from vramcast.memory.seat import Engine, Seat
@@ -59,15 +59,20 @@ def engine_seat(job: Resolved, base: Seat) -> Seat:
 
 
 def _served(job: Resolved, settings: Settings) -> Served:
-    tp, row = settings.engine_tp, job.row
-    return Served(
-        job.arch.layout,
-        row.config,
-        Cut(tp=tp, etp=tp, vocab_multiple=VOCAB_MULTIPLE),
-        dtype=settings.engine_dtype,
-        version=settings.engine_version or "",
-        quantisation=job.quantisation or load_time(settings.engine_quant),
-        cache=settings.engine_kv_dtype or "auto",
+    """The same for all jobs that say the same of the engine."""
+    tp, arch = settings.engine_tp, job.arch
+    version, cache, own = settings.engine_version or "", settings.engine_kv_dtype or "auto", job.quantisation
+    return arch.once(
+        f"served {tp} {settings.engine_dtype} {version} {settings.engine_quant} {cache}",
+        lambda: Served(
+            arch.layout,
+            arch.config,
+            Cut(tp=tp, etp=tp, vocab_multiple=VOCAB_MULTIPLE),
+            dtype=settings.engine_dtype,
+            version=version,
+            quantisation=own or load_time(settings.engine_quant),
+            cache=cache,
+        ),
     )
 
 

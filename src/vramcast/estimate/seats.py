@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec import structs
 
-from vramcast.algorithms.table import Instant, Phase, When
+from vramcast.algorithms import algorithm_of, is_apart
+from vramcast.algorithms.table import Instant, Phase, Role, When
 from vramcast.estimate.lengths import generated_sequences, prompt_len, scored_len, total_len
 from vramcast.estimate.measured_checks import check_measured
 from vramcast.estimate.packing import packing_of
@@ -22,19 +23,19 @@ class Seats:
     """Makes the seats of one role; seats of equal work share what was computed for them. With `names`, sizes carry
     their symbols and every formula its text."""
 
-    def __init__(self, job: Resolved, role: str, *, names: bool = False) -> None:
+    def __init__(self, job: Resolved, role: Role, *, names: bool = False) -> None:
         self.role = role
         self.names = names
         self.job = job
-        self.settings = job.role(role)
+        self.settings = job.role(role.name)
         base = _model_seat(job, role, self.settings)
         check_measured(job, base)
-        self.base = engine_seat(job, base) if role == "rollout" else base
+        self.base = engine_seat(job, base) if role.engine else base
         self.memos: dict[tuple[object, ...], dict[str, Any]] = {}
 
     def seat(self, phase: Phase, instant: Instant, when: When) -> Seat:
         """The seat at an instant; the role rests when the table does not name it."""
-        state = instant.states.get(self.role, "rest")
+        state = instant.states.get(self.role.name, "rest")
         work = self._work(phase.name, state, instant.name)
         records = self.base.trains and state in ("forward", "loss", "backward", "step")
         memo = self.memos.setdefault((records, state == "generate", *work.items()), {})
@@ -46,6 +47,7 @@ class Seats:
             inner=instant.name == "blocks",
             when=when,
             memo=memo,
+            masked=self._masked(state, work),
             **work,
         )
         return named(seat) if self.names else seat
@@ -62,8 +64,20 @@ class Seats:
         total, prompt = total_len(self.settings), prompt_len(self.settings)
         sequences = {"sequences": generated_sequences(self.settings), **self._without_autocast()}
         if instant == "decode":
-            return {**sequences, "seq_len": 1, "cached_len": total, "prompt_len": prompt, "longest": total}
-        return {**sequences, "seq_len": prompt, "cached_len": prompt, "prompt_len": prompt, "longest": total}
+            sequences |= {"decodes": True, "seq_len": 1, "cached_len": total}
+        else:
+            sequences |= {"seq_len": prompt, "cached_len": prompt}
+        return {**sequences, "prompt_len": prompt, "longest": total}
+
+    def _masked(self, state: str, work: dict[str, Any]) -> frozenset[int]:
+        """Windows that bind: Transformers makes no mask of a shorter sequence, and FlashAttention's own package takes
+        windows itself (masking_utils.py, _ignore_causal_mask_sdpa)."""
+        length, arch = work.get("seq_len", self.base.seq_len), self.job.arch
+        if self.base.engine is not None or not self.job.sdpa or arch.measured is not None:
+            return frozenset()
+        if arch.ends.both_ways and self.base.sees and length > 1:  # tokens of an image see each other
+            return frozenset(arch.ends.spans)
+        return frozenset(window for window in arch.windows if window <= length)
 
     def _score(self, phase: str) -> dict[str, Any]:
         """The reference may be the policy without its adapters; the entropy is that of the old policy."""
@@ -88,41 +102,44 @@ def _tokens(settings: Settings, *, scores: bool) -> tuple[int, int]:
     return micro, length
 
 
-def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
+def _model_seat(job: Resolved, role: Role, settings: Settings) -> Seat:
     """A seat of a model that the trainer runs itself."""
-    trains = settings.algorithm != "inference" and role == "policy"
-    lora = settings.tuning in ADAPTED and settings.algorithm != "inference" and role == "policy"
+    algorithm = algorithm_of(settings.algorithm)
+    trains = role.trains
+    lora = settings.tuning in ADAPTED and trains
     fused = settings.loss == "fused"
     sharded = is_sharded(settings, job.recipe)
-    packing = packing_of(settings, job.arch, job.quantisation, job.recipe) if role in ("policy", "reference") else None
+    packing = packing_of(settings, job.arch, job.quantisation, job.recipe) if not role.engine else None
     stored = (settings.quant_rest_dtype if packing else None) or settings.weights_dtype
     mixed = settings.compute_dtype if settings.autocast or sharded else stored  # of autocast, or of FSDP alone
     param_dtype = mixed if sharded else stored
     sequences, length = _tokens(settings, scores=False)
     return Seat(
-        role=role,
+        role=role.name,
         state="rest",
         phase="",
         instant="",
         when="first",
-        leads=role == "policy",
+        leads=role.leads,
         arch=job.arch,
         gpu=job.gpu,
         sequences=sequences,
         seq_len=length,
+        images=settings.image_tokens or 0,
+        sees=bool(settings.image_tokens),
         scored_len=scored_len(settings, job.recipe) if fused or job.recipe.scores else length,
-        labels_unknown=settings.labelled_frac is None and settings.algorithm != "grpo",
+        labels_unknown=settings.labelled_frac is None and not algorithm.grouped,
         lora_rank=settings.lora_rank if lora else 0,
         ranks=(settings.shard_size or settings.gpus) if sharded else 1,
         gpus=settings.gpus,
         sync_bucket=settings.engine_sync_bucket_bytes or 0,
         tuning="frozen" if not trains else ("lora" if lora else "full"),
-        unfrozen=role == "reference" and job.recipe.reference_unfrozen,
+        unfrozen=not (trains or role.engine) and algorithm.learns and job.recipe.reference_unfrozen,
         weights_dtype=_stored_dtype(job, settings, stored, trains=trains and not lora),
         packing=packing,
         param_dtype=param_dtype,
         compute_dtype=mixed,
-        autocast=settings.autocast and settings.algorithm != "inference",
+        autocast=settings.autocast and algorithm.learns,
         state_dtype=settings.state_dtype or "",
         adapter_dtype="fp32" if sharded and _upcasts(job, settings) else settings.lora_dtype,
         adapter_param_dtype=param_dtype if sharded and (settings.autocast or mixed != stored) else settings.lora_dtype,
@@ -139,8 +156,8 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
         communicates=settings.gpus > 1,
         feeds_server=_feeds_server(job, settings, role),
         served=settings.engine_tp,
-        offloads=_offloads(settings, role),
-        streams=role != "policy" and settings.offload_weights == "cpu" and sharded,
+        offloads=_offloads(settings),
+        streams=not role.leads and settings.offload_weights == "cpu" and sharded,
         recompute="full" if settings.recompute == "full" and trains else "none",
         reentrant=settings.recompute_reentrant,
         loss="fused" if fused else "full",
@@ -155,9 +172,8 @@ def _model_seat(job: Resolved, role: str, settings: Settings) -> Seat:
     )
 
 
-def _feeds_server(job: Resolved, settings: Settings, role: str) -> bool:
-    apart = settings.algorithm == "grpo" and settings.engine_kind == "vllm" and settings.engine_process == "server"
-    return apart and role == "policy" and job.recipe.server_nccl
+def _feeds_server(job: Resolved, settings: Settings, role: Role) -> bool:
+    return is_apart(settings) and settings.engine_kind == "vllm" and role.trains and job.recipe.server_nccl
 
 
 def _stored_dtype(job: Resolved, settings: Settings, stored: str, *, trains: bool) -> str:
@@ -181,7 +197,7 @@ def _shard(settings: Settings, *, sharded: bool) -> Any:
     return "ddp" if settings.shard == "none" else settings.shard
 
 
-def _offloads(settings: Settings, role: str) -> frozenset[str]:
+def _offloads(settings: Settings) -> frozenset[str]:
     offloaded = {"weights": settings.offload_weights, "optimizer": settings.offload_optimizer}
     return frozenset(what for what, home in offloaded.items() if home != "none")
 

@@ -19,7 +19,7 @@ class Texts:
     def __init__(self, job: Resolved) -> None:
         self.moments = {(one.phase.name, one.instant.name, one.when): one for one in moments(job)}
         self.known: dict[tuple[str, ...], tuple[str, str]] = {}
-        self.makers = {role: Seats(job, role, names=True) for role in roles_of(job)}
+        self.makers = {role.name: Seats(job, role, names=True) for role in roles_of(job)}
         self.seats: dict[tuple[str, ...], Seat] = {}
 
     def formula(self, phase: PhaseBytes, term: TermBytes) -> Named | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vramcast.algorithms import ALGORITHMS
-from vramcast.algorithms.table import Algorithm, Instant, Modes, Phase, When
+from vramcast.algorithms import algorithm_of, is_apart
+from vramcast.algorithms.table import Instant, Modes, Phase, Role, When
 from vramcast.estimate.kept import spread_of, with_kept_blocks
 from vramcast.estimate.pools import KV, Pool, holds_pool, pool_term, size_pool
 from vramcast.estimate.resolve import Resolved
@@ -42,32 +42,26 @@ def modes_of(job: Resolved) -> Modes:
     return Modes(
         reference=settings.reference_kind,
         engine=settings.engine_kind,
-        apart=settings.algorithm == "grpo" and settings.engine_process == "server",
+        apart=is_apart(settings),
         sharded=is_sharded(settings, job.recipe),
         mixed=len(job.arch.kinds) > 1 and job.arch.measured is None,
         old_logprobs=recomputed and settings.engine_kind != "hf",
     )
 
 
-def roles_of(job: Resolved) -> tuple[str, ...]:
+def roles_of(job: Resolved) -> tuple[Role, ...]:
     """The roles that hold GPU memory."""
-    return _algorithm(job).roles(modes_of(job))
+    return algorithm_of(job.settings.algorithm).roles(modes_of(job))
 
 
 def moments(job: Resolved) -> Iterator[Moment]:
     """All moments in the order they happen: the first run of the loop, then a later one."""
-    phases = _algorithm(job).phases(modes_of(job))
+    phases = algorithm_of(job.settings.algorithm).phases(modes_of(job))
     runs: tuple[When, When] = ("first", "steady")
     for when in runs:
         for phase in phases:
             if when in phase.when:
                 yield from (Moment(phase, instant, when) for instant in phase.instants)
-
-
-def _algorithm(job: Resolved) -> Algorithm:
-    """The phase table; pre-training is supervised training to memory."""
-    name = job.settings.algorithm
-    return ALGORITHMS["sft" if name == "pretrain" else name]
 
 
 def timeline(job: Resolved) -> Timeline:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from vramcast.algorithms import is_grouped, learns
 from vramcast.estimate import Resolved
 from vramcast.types.paths import Value
 from vramcast.types.result import Forecast
@@ -46,11 +47,11 @@ def fused_loss(job: Resolved, answer: Forecast) -> Edits | str:
 def smaller_batch(job: Resolved, answer: Forecast) -> Ladder | str:
     """A smaller micro-batch and as much more accumulation: the same step from smaller pieces."""
     settings = job.settings
-    if settings.token_budget and settings.algorithm != "inference":
+    if settings.token_budget and learns(settings):
         return "micro-batches are cut by tokens"
     if settings.micro_batch == 1:
         return "one sequence at a time already"
-    if settings.algorithm == "inference":
+    if not learns(settings):
         return [{"micro_batch": part} for part in _halves(settings.micro_batch, 1)]
     if settings.mini_batch:  # the accumulation follows
         return [{"micro_batch": part} for part in _parts(settings.micro_batch)]
@@ -69,7 +70,7 @@ def smaller_budget(job: Resolved, answer: Forecast) -> Ladder | str:
 
 def smaller_scoring(job: Resolved, answer: Forecast) -> Ladder | str:
     """Fewer sequences, or tokens, in a pass that computes log-probabilities."""
-    if job.settings.algorithm != "grpo":
+    if not is_grouped(job.settings):
         return "no pass computes log-probabilities only"
     by_tokens = job.settings.logprob_token_budget is not None
     path, least = ("logprob.token_budget", job.settings.seq_len) if by_tokens else ("logprob.micro_batch", 1)
@@ -172,7 +173,7 @@ def fraction(job: Resolved, answer: Forecast) -> Edits | str:
 
 def engine(job: Resolved, answer: Forecast) -> Edits | str:
     """Generate with vLLM instead of the trained model's own code: paged cache, weights in bf16, but a second copy."""
-    if job.settings.algorithm != "grpo":
+    if not is_grouped(job.settings):
         return "nothing is generated in training"
     if job.settings.engine_kind == "vllm":
         return "vLLM generates already"
@@ -233,7 +234,7 @@ def lower_rank(job: Resolved, answer: Forecast) -> Edits | str:
 def shorter(job: Resolved, answer: Forecast) -> Ladder | str:
     """Shorter sequences, or responses: activations, logits and cache shrink."""
     path, length = "seq_len", job.settings.seq_len
-    if job.settings.algorithm == "grpo":
+    if is_grouped(job.settings):
         path, length = "response_len", job.settings.response_len or 0
     steps: Ladder = [{path: part} for part in _halves(length, max(length // 8, 1))]
     return steps or "sequences are one token long"
@@ -241,7 +242,7 @@ def shorter(job: Resolved, answer: Forecast) -> Ladder | str:
 
 def smaller_group(job: Resolved, answer: Forecast) -> Edits | str:
     """Half the responses per prompt: fewer sequences in a rollout, a noisier baseline."""
-    if job.settings.algorithm != "grpo" or job.settings.group < 4:
+    if not is_grouped(job.settings) or job.settings.group < 4:
         return "there is no group to halve"
     return {"group": job.settings.group // 2}
 
@@ -286,9 +287,9 @@ _NO_ENGINE = "no engine generates on these GPUs"
 
 
 def _trains(job: Resolved) -> bool:
-    return job.settings.algorithm != "inference"
+    return learns(job.settings)
 
 
 def _has_engine(job: Resolved) -> bool:
     settings = job.settings
-    return settings.algorithm == "grpo" and settings.engine_kind == "vllm" and settings.engine_process != "server"
+    return is_grouped(settings) and settings.engine_kind == "vllm" and settings.engine_process != "server"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
+from vramcast.memory.plans import planned
 from vramcast.memory.seat import Seat
 from vramcast.memory.segments import BLOCK, LARGE, SEGMENT, Placed, place
 from vramcast.memory.term import TERMS, Term, term
@@ -75,13 +76,12 @@ def _placed(entry: Term, seat: Seat) -> bool:
 
 def _over_terms(seat: Seat, what: str, rule: Callable[[Term], Callable[[tuple[int, ...]], int]]) -> Size:
     entries = [entry for entry in TERMS.values() if entry.tensors and entry.lives(seat) and entry.rounds(seat)]
-    return total(
-        seat.once(
-            f"{entry.name} {what}",
-            lambda entry=entry: let(f"{entry.name} {what}", gather(rule(entry), _sizes(entry, seat))),
-        )
-        for entry in entries
-    )
+
+    def rounded(entry: Term) -> Size:
+        name = f"{entry.name} {what}"
+        return planned(seat, name, lambda seat: (let(name, gather(rule(entry), _sizes(entry, seat))),))[0]
+
+    return total(seat.once(f"{entry.name} {what}", lambda entry=entry: rounded(entry)) for entry in entries)
 
 
 def _sizes(entry: Term, seat: Seat) -> list[Size]:

@@ -14,8 +14,19 @@ _SMALL = 128
 class Attention(EagerAttention):
     """`Linears` with attention."""
 
-    def attention(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
-        """Causal attention of all sequences; query, key and value are `tokens * width`."""
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: Heads,
+        *,
+        joined: bool = False,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Causal attention of all sequences; query, key and value are `tokens * width`. The flash kernel wants keys and
+        values of one width (sdp_utils.cpp, check_head_dim_size_flash), and gives what lies as its queries do: head by
+        head where they were `joined`, and then it is copied into rows. It knows no `mask` either."""
         seat = self.seat
         if seat.attention == "eager":
             return self._eager(query, key, value, heads)
@@ -23,10 +34,14 @@ class Attention(EagerAttention):
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
-        if seat.attention == "efficient":
-            out = self._efficient(query, key, value, heads)
+        bound = seat.binds(heads.window)
+        if seat.attention == "efficient" or mask is not None or bound or int(heads.width) != int(heads.values):
+            out = self._efficient(query, key, value, heads, [] if mask is None else [mask], bound=bound)
         else:
             out = self._flash(query, key, value, heads)
+            if joined:
+                by_head, out = out, self._by_row(out)
+                self.drop(by_head)
         self.drop(query, key, value)
         return out
 
@@ -56,36 +71,49 @@ class Attention(EagerAttention):
         self.drop(log_sum)
         return out
 
+    def _by_row(self, x: Tensor) -> Tensor:
+        out = self.tape.like(x, "attention by row")
+        return self.tape.node(out, [x], [], lambda gradient: [self.tape.view(gradient)])
+
     def _expanded_gradients(self, query: Tensor, heads: Heads) -> list[Tensor]:
         if not heads.shared:
             return []
         return [self.tape.like(query, f"expanded {name} gradient") for name in ("key", "value")]
 
-    def _efficient(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
+    def _efficient(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, masks: list[Tensor], *, bound: bool
+    ) -> Tensor:
         """Memory-efficient attention: keys and values are first expanded to all heads (before torch 2.14 the kernel has
-        no grouped heads); rows of the log-sum-exp are padded to 32. Backward adds an fp32 row sum.
+        no grouped heads); rows of the log-sum-exp are padded to 32. Backward adds an fp32 row sum. A window's mask of
+        true and false becomes one of numbers, which each layer keeps.
 
-        Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu; transformers repeat_kv.
+        Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu; attention.cpp,
+        convert_boolean_attn_mask; transformers repeat_kv.
         """
         tape, seat = self.tape, self.seat
         key, value = (self._expanded(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
-        out = tape.like(query, "attention output")
+        bias = [tape.empty("mask in numbers", seat.tokens, seat.seq_len, query.dtype)] if bound else []
+        out = tape.empty("attention output", query.rows, heads.count * heads.values, query.dtype)
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
         log_sum = tape.empty("log-sum-exp", padded_rows, heads.count, "fp32")
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
-            grads: list[Tensor | None] = [tape.like(query, f"{name} gradient") for name in ("query", "key", "value")]
+            sides = (("query", query), ("key", key), ("value", value))
+            grads: list[Tensor | None] = [tape.like(x, f"{name} gradient") for name, x in sides]
             row_sum = tape.empty("attention row sums", padded_rows, heads.count, "fp32")
             tape.drop(row_sum)
             return grads
 
-        tape.node(out, [query, key, value], [query, key, value, out, log_sum], backward)
-        self.drop(log_sum, key, value)
+        tape.node(out, [query, key, value], [query, key, value, out, log_sum, *bias, *masks], backward)
+        self.drop(log_sum, key, value, *bias)
         return out
 
     def cache(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Hugging Face's cache takes keys and values over by copy; the copies are counted by the kv_cache term. In
         training the outputs hold the cache, and so it keeps them when a block's backward is through with them."""
+        if self.seat.caches_until_loss and self.tape.records:
+            self.cached += [key, value]
+            return self.tape.hold(key), self.tape.hold(value)
         if self.seat.caches_in_step and self.tape.records:
             return self.tape.hold(key), self.tape.hold(value)
         if not (self.seat.caches and self.seat.state == "generate"):

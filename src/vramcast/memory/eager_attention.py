@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vramcast.memory.linear import Linears
+from vramcast.memory.promotion import promoted
 from vramcast.memory.tape import Tensor
 from vramcast.models.ops import Heads
 
@@ -11,9 +12,10 @@ class EagerAttention(Linears):
     """`Linears` with Transformers' `eager_attention_forward` (integrations and each modeling file): two products of
     every head, and between them scale, mask and softmax, each a tensor of sequences × heads × length × length."""
 
-    def by_head(self, x: Tensor) -> Tensor:
-        """Rows seen as heads. Eager attention gives gradients head by head, which are copied back into rows."""
-        if self.seat.attention != "eager":
+    def by_head(self, x: Tensor, *, joined: bool = False) -> Tensor:
+        """Rows seen as heads. Eager attention gives gradients head by head, and so do heads that were `joined` of
+        parts: they are copied back into rows."""
+        if self.seat.attention != "eager" and not joined:
             return x
         tape = self.tape
         alias = Tensor(x.rows, x.width, x.dtype, tape.hold(x).storage)
@@ -21,9 +23,14 @@ class EagerAttention(Linears):
         self.drop(x)
         return alias
 
-    def mask(self) -> Tensor:
-        """What is added to the scores, of every pair of tokens of a sequence."""
-        return self.tape.empty("mask", self.seat.tokens, self.seat.seq_len, self.weights_dtype)
+    def masks(self, *, first: bool = False) -> list[Tensor]:
+        """What says which tokens see which, of every pair of a sequence's tokens: numbers that are added to eager
+        scores, true or false for windows that a kernel masks. `first`: those of the first layer only."""
+        seat = self.seat
+        eager, spans = seat.attention == "eager", seat.arch.ends.spans
+        needed = [span for span in spans[: 1 if first else None] if eager or span in seat.masked]
+        dtype = self.weights_dtype if eager else "bool"
+        return [self.tape.empty("mask", seat.tokens, seat.seen_len, dtype) for _ in needed]
 
     def _eager(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
         """Keys and values are expanded to all heads; under autocast each product casts its inputs. The softmax is in
@@ -32,28 +39,83 @@ class EagerAttention(Linears):
         """
         tape, dtype = self.tape, self.seat.compute_dtype
         keys, values = self._expanded(key, query, "key", heads), self._expanded(value, query, "value", heads)
-        weights = self._weights(query, keys, heads)
+        weights, beside = self._weights(query, keys, heads)
         low = self.cast(weights, dtype, "attention weights")
         right = self._right(values, "value", heads)
-        mixed = self._bmm(tape.like(query, "attention by head", dtype), low, right)
+        outputs = heads.count * heads.values
+        mixed = self._bmm(tape.empty("attention by head", query.rows, outputs, dtype), low, right)
         out = tape.like(mixed, "attention output")
         tape.node(out, [mixed], [], lambda gradient: [self._separate(gradient, "attention gradient by head")])
-        self.drop(mixed, low, right, keys, values)
+        self.drop(mixed, low, right, keys, values, *beside)
         self.keep(weights)
         return out
 
-    def _weights(self, query: Tensor, keys: Tensor, heads: Heads) -> Tensor:
-        """Softmax of the scaled, masked scores, in the dtype of the query."""
+    def _weights(self, query: Tensor, keys: Tensor, heads: Heads) -> tuple[Tensor, list[Tensor]]:
+        """(softmax of the scaled, masked scores, in the dtype of the query; what is held beside it)."""
         scores = self._scores(query, keys, heads)
         scaled = self.times(scores)
         self.drop(scores)
+        if heads.capped:
+            for step in (self.times, lambda x: self._pointwise(x, "tanh", saves=True), self.times):
+                plain, scaled = scaled, step(scaled)
+                self.drop(plain)
         mask = Tensor(scaled.rows, scaled.width, self.weights_dtype, None)
         masked = self.add(scaled, mask)
         self.drop(scaled)
+        if heads.shifts:
+            return self._shifted_weights(masked, heads)
         wide = self._softmax(masked)
         weights = self.cast(wide, query.dtype, "attention weights")
         self.drop(masked, wide)
-        return weights
+        return weights, []
+
+    def _shifted_weights(self, scores: Tensor, heads: Heads) -> tuple[Tensor, list[Tensor]]:
+        """Softmax in the dtype of the scores, and of a learned one beside them if there are sinks, after the largest is
+        taken off.
+
+        Source: eager_attention_forward of transformers/models/gpt_oss/modeling_gpt_oss.py and of mimo_v2_flash.
+        """
+        tape, holds = self.tape, heads.shifts == "held"
+        given = self._with_sinks(scores, heads) if heads.sinks else tape.hold(scores)
+
+        def moved(gradient: Tensor) -> list[Tensor | None]:
+            tape.drop(tape.like(given, "negated gradient"))
+            tape.drop(tape.like(given, "gradient of the largest"))
+            return [tape.view(gradient)]
+
+        def of_softmax(gradient: Tensor) -> list[Tensor | None]:
+            result = tape.like(given, "softmax gradient")
+            tape.drop(tape.like(given, "gradient times softmax"))
+            return [result]
+
+        if not holds:
+            self.drop(scores)
+        kinds = (("largest", given.dtype), ("place of the largest", "int64"))
+        largest = [tape.empty(name, given.rows, 1, dtype) for name, dtype in kinds]
+        shifted = tape.node(tape.like(given, "shifted scores"), [given], largest[1:], moved)
+        self.drop(*largest, given)
+        every = tape.like(given, "softmax")
+        tape.node(every, [shifted], [every], of_softmax)
+        if not holds:
+            self.drop(shifted)
+        weights = every
+        if heads.sinks:
+            weights = Tensor(given.rows, scores.width, given.dtype, every.storage)
+            tape.node(weights, [every], [], lambda gradient: [tape.like(given, "gradient of the scores")])
+        if holds:
+            self.drop(scores)
+        return weights, [shifted] if holds else []
+
+    def _with_sinks(self, scores: Tensor, heads: Heads) -> Tensor:
+        tape = self.tape
+        sinks = tape.parameter(1, heads.count, self.weights_dtype, self.base_trains)
+        out = tape.empty("scores and sink", scores.rows, scores.width + 1, promoted(scores.dtype, sinks.dtype))
+
+        def apart(gradient: Tensor) -> list[Tensor | None]:
+            learned = tape.like(sinks, "sinks gradient", kind="gradient") if sinks.requires_grad else None
+            return [tape.view(gradient), learned]
+
+        return tape.node(out, [scores, sinks], [], apart)
 
     def _scores(self, query: Tensor, keys: Tensor, heads: Heads) -> Tensor:
         tape, seat = self.tape, self.seat
@@ -63,7 +125,7 @@ class EagerAttention(Linears):
         self.drop(low)
         whole, right = right, self._right(right, "key", heads)
         self.drop(whole)
-        out = tape.empty("scores", seat.tokens * heads.count, seat.seq_len, seat.compute_dtype)
+        out = tape.empty("scores", seat.tokens * heads.count, seat.seen_len, seat.compute_dtype)
         self._bmm(out, left, right)
         self.drop(left, right)
         return out
@@ -115,5 +177,8 @@ class EagerAttention(Linears):
         if not heads.shared:
             return self._alias(x)
         tape = self.tape
-        out = tape.like(query, f"expanded {name}", x.dtype)
+        eager = self.seat.attention == "eager"
+        rows = self.seat.sequences * self.seat.seen_len if eager else query.rows
+        width = heads.count * (heads.values if name == "value" else heads.width)
+        out = tape.empty(f"expanded {name}", rows, width, x.dtype)
         return tape.node(out, [x], [], lambda gradient: [tape.like(x, f"{name} gradient summed")])

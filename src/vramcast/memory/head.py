@@ -49,7 +49,12 @@ class Model(ScoredLogits):
             tape.drop(*sort)
             return [table]
 
-        return tape.node(out, [weight], [], backward)
+        tape.node(out, [weight], [], backward)
+        if not arch.ends.scales:
+            return out
+        scaled = self.times(out)
+        self.drop(out)
+        return scaled
 
     def rope_tables(self) -> None:
         """Cosines and sines of every position, in the dtype of the hidden states; computed in fp32. Training shares
@@ -61,12 +66,20 @@ class Model(ScoredLogits):
         if not int(seat.arch.ends.rotary):
             return
         self.scope("rotary_emb")
-        width = seat.arch.ends.rotary
-        positions = seat.tokens if seat.state == "generate" else seat.seq_len
+        ends, width = seat.arch.ends, seat.arch.ends.rotary
+        own = seat.state == "generate" or seat.arch.ends.own_positions
+        positions = seat.tokens if own else seat.seq_len
+        if ends.complex_tables:
+            table = tape.empty("complex table", positions, width, "fp32")
+            self.tables = table, Tensor(positions, 0, "fp32", None)
+            return
+        dtype = "fp32" if ends.wide_tables else self.weights_dtype
+        for _ in ends.spans[1:] if ends.tables_each else ():
+            self.variables += [tape.empty("other rope table", positions, width, dtype) for _ in range(2)]
         angles = tape.empty("fp32 angles", positions, width, "fp32")
         cosines, sines = (tape.like(angles, f"fp32 {part}") for part in ("cosines", "sines"))
         tape.drop(angles)
-        low = tuple(self.cast(table, self.weights_dtype, "rope table") for table in (cosines, sines))
+        low = tuple(self.cast(table, dtype, "rope table") for table in (cosines, sines))
         tape.drop(cosines, sines)
         self.tables = low[0], low[1]
 
@@ -77,7 +90,7 @@ class Model(ScoredLogits):
         those of the whole prompt, and fp32 of them."""
         tape, seat, recipe = self.tape, self.seat, self.seat.recipe
         self.scope("")
-        scaled = recipe.prefill_logits == "scaled" and seat.arch.ends.multiplies
+        scaled = recipe.prefill_logits == "scaled" and bool(seat.arch.ends.logits)
         every = recipe.prefill_logits == "all" or scaled
         scored = hidden if every else Tensor(seat.sequences, hidden.width, hidden.dtype, hidden.storage)
         logits = self._logits(scored)

@@ -7,6 +7,10 @@ from vramcast.memory.tape import Tensor
 from vramcast.num import Size
 
 
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
 class Linears(Packed):
     """`Packed` with matrix products of plain weights, and adapters beside either."""
 
@@ -15,18 +19,19 @@ class Linears(Packed):
 
         `name` is the layer's below its block (`self_attn.q_proj`), whose tensors have the widths.
         """
-        axes = self.weights[f"{name}.weight"].shape
-        outputs = axes[1] if self.transposed else axes[0]
-        bias, last = self.has(f"{name}.bias"), name.rpartition(".")[2]
-        if self.seat.adapts(last):
-            return self._adapted(last, x, x.width, outputs, bias)
-        return self._base(last, x, x.width, outputs, bias)
+        outputs, inputs = self.weights[f"{name}.weight"].shape
+        if int(inputs) != int(x.width):  # GPT-2's Conv1D stores inputs × outputs
+            outputs = inputs
+        bias = self.has(f"{name}.bias")
+        if self.seat.adapts(_last(name)):
+            return self._adapted(name, x, x.width, outputs, bias)
+        return self._base(name, x, x.width, outputs, bias)
 
     def _base(self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool) -> Tensor:
         """The model's own product; the head is never packed."""
         if packing := self.packing_for(name):
-            return self.packed_product(name, x, inputs, outputs, packing)
-        return self._product(name, x, inputs, outputs, bias, self.weights_dtype, self.base_trains)
+            return self.packed_product(_last(name), x, inputs, outputs, packing)
+        return self._product(_last(name), x, inputs, outputs, bias, self.weights_dtype, self.base_trains)
 
     def _product(
         self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool, dtype: str, trains: bool
@@ -80,7 +85,7 @@ class Linears(Packed):
         """
         tape, seat = self.tape, self.seat
         base = self._base(name, x, inputs, outputs, bias)
-        packing = self.packing_for(name)
+        packing, name = self.packing_for(name), _last(name)
         if packing and packing.product == "unpack":
             base = self._clone(base)
         converts = not (packing and seat.autocast)  # PEFT's packed layers leave the input to autocast
@@ -108,6 +113,10 @@ class Linears(Packed):
         self.tape.node(out, [x], [], lambda gradient: [self.tape.view(gradient)])
         self.drop(x)
         return out
+
+    def dropout(self, x: Tensor) -> Tensor:
+        """`nn.Dropout` of the model's own: nothing while it does not train. The caller still holds x."""
+        return self._dropout(x, "residual") if self.seat.records else self.tape.hold(x)
 
     def _dropout(self, x: Tensor, name: str) -> Tensor:
         """CUDA dropout keeps a mask of one byte per element."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from vramcast.memory.lifetimes import Life, Lifetimes
 from vramcast.memory.pass_sizes import BlockPass, EndPass, Stack
 from vramcast.memory.passes import cached_casts
 from vramcast.memory.seat import Seat
 from vramcast.models.extents import Sizes
-from vramcast.models.measured import NEVER, Kind, Measured, Measurement, Part, Parts, Tensor
-from vramcast.num import Size, let, running_peak, total, worst
+from vramcast.models.measured import NEVER, Measured, Measurement, Part, Parts, Tensor
+from vramcast.num import Size, let, total, worst
 
 
 def modes_of(seat: Seat) -> dict[str, str]:
@@ -64,11 +65,10 @@ def measured_stack(seat: Seat) -> Stack:
 
 def _gone(seat: Seat) -> Size:
     """Masks that live in the backward of a middle block, and not in the first one's."""
-    front = Rows(_parts(seat).front, _sizes(seat))
-    _, middle, first, _ = front.part.borders
-    masks = [size for tensor, size in front.sized if tensor.kind == "batch" and _lives(tensor, middle)
-             and not _lives(tensor, first)]  # fmt: skip
-    return total(masks)
+    front = _parts(seat).front
+    _, middle, first, _ = front.borders
+    batch = sized(front, _sizes(seat)).living(middle, "batch")
+    return total(life.size for life in batch if not life.is_there(first))
 
 
 def _with_others(first: BlockPass, count: int, other: BlockPass, usual: BlockPass) -> BlockPass:
@@ -86,11 +86,11 @@ def _with_others(first: BlockPass, count: int, other: BlockPass, usual: BlockPas
 def _block(part: Part, seat: Seat) -> BlockPass:
     """Blocks of one kind. The last one's output goes through the final norm, which can be more than the block's own."""
     begins, ends, backward, _ = part.borders
-    rows, tail = Rows(part, _sizes(seat)), Rows(_parts(seat).tail, _sizes(seat))
-    norm, loss, *_ = tail.part.borders
-    given = total(size for tensor, size in rows.sized if tensor.kind == "input")
-    keeps_input = any(_lives(tensor, backward) for tensor in part.tensors if tensor.kind == "input")
-    kept = [size for tensor, size in rows.sized if tensor.kind == "activation" and _lives(tensor, backward)]
+    rows, tail = sized(part, _sizes(seat)), sized(_parts(seat).tail, _sizes(seat))
+    norm, loss, *_ = _parts(seat).tail.borders
+    given = total(life.size for life in rows.lives if life.kind == "input")
+    keeps_input = bool(rows.living(backward, "input"))
+    kept = [life.size for life in rows.living(backward, "activation")]
     casts, saved = rows.alive(ends, "cast"), total(kept)
     carried = given if keeps_input else 0
     behind = tail.peak(norm, loss) + saved + casts - (0 if keeps_input else given)
@@ -110,13 +110,13 @@ def _block(part: Part, seat: Seat) -> BlockPass:
 def measured_ends(seat: Seat) -> EndPass:
     """Before the first block and behind the last one."""
     parts, sizes = _parts(seat), _sizes(seat)
-    front, tail, embedding = (Rows(part, sizes) for part in (parts.front, parts.tail, parts.embedding))
+    front, tail, embedding = (sized(part, sizes) for part in (parts.front, parts.tail, parts.embedding))
     forward, middle, _, over = parts.front.borders
     _, loss, emptied, backward = parts.tail.borders
     behind = tail.peak(emptied, backward) - cached_casts(seat) if emptied < backward else 0
     inputs = front.alive(over, "batch")
     batch = front.alive(middle, "batch")
-    hidden = total(size for tensor, size in front.sized if tensor.kind == "output")
+    hidden = total(life.size for life in front.lives if life.kind == "output")
     begun = total(front.alive(forward, kind) for kind in ("activation", "output", "batch"))
     return EndPass(
         inputs=inputs,
@@ -128,7 +128,7 @@ def measured_ends(seat: Seat) -> EndPass:
         gradients=tail.left("gradient"),
         embedding=embedding.peak(0) if parts.embedding.tensors else hidden,  # at most its output's gradient
         embedding_gradient=embedding.left("gradient"),
-        logits=total(size for tensor, size in tail.sized if tensor.born < backward and tensor.dies == NEVER),
+        logits=total(life.size for life in tail.lives if life.born < backward and life.dies == NEVER),
         leaf=front.alive(middle, "activation"),
         front=begun - batch,
     )
@@ -152,37 +152,13 @@ def _sizes(seat: Seat) -> Sizes:
     return Sizes(seat.sequences, seat.seq_len, seat.scored_len)
 
 
-def _lives(tensor: Tensor, step: int) -> bool:
-    """Whether a tensor is there when a step begins."""
-    return tensor.born < step and (tensor.dies == NEVER or tensor.dies >= step)
-
-
-class Rows:
-    """A part at a seat's sizes."""
-
-    def __init__(self, part: Part, sizes: Sizes) -> None:
-        self.part = part
-        self.sized = [(tensor, let(_name(tensor), tensor.size(sizes))) for tensor in part.tensors]
-
-    def alive(self, step: int, kind: Kind) -> Size:
-        """Bytes of a kind that are there when a step begins."""
-        return total(size for tensor, size in self.sized if tensor.kind == kind and _lives(tensor, step))
-
-    def left(self, kind: Kind) -> Size:
-        """Bytes of a kind that outlive the part."""
-        return total(size for tensor, size in self.sized if tensor.kind == kind and tensor.dies == NEVER)
-
-    def peak(self, start: int, end: int | None = None, without: Kind | None = None) -> Size:
-        """Most that is alive from a step on until another one, tensors of a kind left out."""
-        steps: list[tuple[int, int, Size]] = []
-        for tensor, size in self.sized:
-            if tensor.kind == without or (tensor.born < start and not _lives(tensor, start)):
-                continue
-            steps.append((max(tensor.born, start - 1), 1, size))
-            if tensor.dies != NEVER:
-                steps.append((tensor.dies, -1, size))
-        steps.sort(key=lambda step: step[0])
-        return running_peak([(sign, size) for at, sign, size in steps if end is None or at < end])
+def sized(part: Part, sizes: Sizes) -> Lifetimes:
+    """A part at some sizes."""
+    return Lifetimes(
+        Life(name, tensor.kind, let(name, tensor.size(sizes)), tensor.born, tensor.dies)
+        for tensor in part.tensors
+        for name in (_name(tensor),)
+    )
 
 
 def _name(tensor: Tensor) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vramcast.memory.operators import Eager
-from vramcast.memory.packing import Packing
+from vramcast.memory.norms import Norms
+from vramcast.memory.packing import Packing, path_of
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape, Tensor
 from vramcast.num import Size, shard, tabulate
@@ -20,8 +20,8 @@ def _long(rows: int) -> int:
     return 1 if rows >= _LONG else 0
 
 
-class Packed(Eager):
-    """`Eager` with products of packed weights, which never train."""
+class Packed(Norms):
+    """`Norms` with products of packed weights, which never train."""
 
     def __init__(self, tape: Tape, seat: Seat) -> None:
         super().__init__(tape, seat)
@@ -36,9 +36,9 @@ class Packed(Eager):
         return [self.tape.size(self.tape.like(one, "input of a product")) for one in tensors.values()]
 
     def packing_for(self, name: str) -> Packing | None:
-        """How a linear layer is packed; None for a plain one."""
+        """How a linear layer of the block that runs is packed; None for a plain one."""
         packing = self.seat.packing
-        return packing if packing is not None and name in packing.formats else None
+        return packing if packing and path_of(self.prefix, f"{name}.weight") in packing.formats else None
 
     def packed_product(self, name: str, x: Tensor, inputs: Size, outputs: Size, packing: Packing) -> Tensor:
         """`x @ W.T` with a packed W; input and result are in the dtype of `x`."""

@@ -13,11 +13,16 @@ Product: TypeAlias = Literal["unpack", "int8", "fp8", "long", "kernel"]
 with a quantised input, after unpacking it for many rows (AWQ), or by a kernel that unpacks on its way."""
 
 
+def path_of(prefix: str, name: str) -> str:
+    """A tensor of equal blocks: the blocks' prefix and the tensor's name below one of them."""
+    return f"{prefix}.{name}" if prefix else name
+
+
 class Packing(Struct, frozen=True, kw_only=True):
     """A mode of a seat: which linear layers of a block are packed, and how their products run."""
 
     formats: dict[str, Format]
-    """linear layer (`q_proj`) -> its format; one that is missing is a plain tensor"""
+    """tensor by its path (`path_of`) -> its format; one that is missing is plain"""
     product: Product
     compute_dtype: str
     """dtype that the products convert their input to"""

@@ -31,6 +31,8 @@ class BlockPass(NamedTuple):
     """the tensors that `saved` and `carried` are the sum of"""
     held: Size = 0
     """what nodes hold themselves, until the whole graph goes: not part of `saved`"""
+    cached: Size = 0
+    """keys and values that nothing but a cache holds, until the loss is there: not part of `saved`"""
 
 
 Value: TypeAlias = Callable[[BlockPass], Size]
@@ -128,3 +130,5 @@ class EndPass(NamedTuple):
     """what eager attention adds to scores: there while blocks run forward, with checkpoints until they are done"""
     front: Size = 0
     """what was made before the blocks and is there while they run forward"""
+    first_mask: Size = 0
+    """of `mask`, what the first block needs"""

@@ -13,25 +13,28 @@ from msgspec import structs
 from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.head import Model
 from vramcast.memory.pass_sizes import BlockPass, EndPass, Stack
+from vramcast.memory.plans import planned
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape
-from vramcast.memory.units import learns_whole
+from vramcast.memory.units import learns_to_see, learns_whole, runs
 from vramcast.models.layout import Blocks
 from vramcast.num import Size, total, worst
 
 
 def stack(seat: Seat) -> Stack:
     """The layers of the seat's architecture, forward and, if the seat trains, backward."""
-    return seat.once("stack", lambda: measured().measured_stack(seat) if seat.arch.measured else _stack(seat))
+    if seat.arch.measured is not None:
+        return seat.once("stack", lambda: measured().measured_stack(seat))
+    return seat.once("stack", lambda: planned(seat, "stack", _stack))
 
 
 def _stack(seat: Seat) -> Stack:
-    kinds = seat.arch.kinds
-    passes = [_train_block(seat, kind) if seat.records else _infer_block(seat, kind) for kind in kinds]
+    kinds = [kind for kind in seat.arch.kinds if runs(seat, kind)]
+    passes = [train_block(seat, kind) if seat.records else infer_block(seat, kind) for kind in kinds]
     order = {layer: index for index, kind in enumerate(kinds) for layer in kind.layers}
     places = tuple([order[layer] for layer in sorted(order)])
     first = _first_block(seat, kinds[places[0]]) or passes[places[0]]
-    if len(kinds) == 1:
+    if len(seat.arch.kinds) == 1:
         return Stack.of_one(first, passes[0], seat.arch.layers)
     return Stack.of_many(first, tuple(passes), places)
 
@@ -39,7 +42,7 @@ def _stack(seat: Seat) -> Stack:
 def _first_block(seat: Seat, kind: Blocks) -> BlockPass | None:
     """The block behind the embedding, where it is not like later ones. With adapters and no checkpoints nothing before
     it learns, so it keeps less; what it is given may be of another dtype than what it gives."""
-    learns = seat.tuning == "full" or learns_whole(seat) or seat.recompute == "full"
+    learns = seat.tuning == "full" or learns_whole(seat) or seat.recompute == "full" or learns_to_see(seat)
     if not seat.records or (learns and seat.hidden_dtype == seat.param_dtype):
         return None
     if seat.recompute == "full":
@@ -58,7 +61,7 @@ def sparse_end_pass(seat: Seat) -> EndPass:
 
 
 def _ends(seat: Seat) -> EndPass:
-    return _run_ends(seat) if seat.arch.measured is None else measured().measured_ends(seat)
+    return planned(seat, "ends", _run_ends) if seat.arch.measured is None else measured().measured_ends(seat)
 
 
 def measured() -> Any:
@@ -73,14 +76,18 @@ def new_tape(seat: Seat, *, records: bool) -> Model:
     return Model(Tape(records=records, accumulates=seat.adds_gradients), seat)
 
 
-def _infer_block(seat: Seat, kind: Blocks) -> BlockPass:
+def infer_block(seat: Seat, kind: Blocks) -> BlockPass:
+    """A block of which nothing is kept."""
     ops = new_tape(seat, records=False)
     _, since = _forward_block(ops, kind)
     return BlockPass(0, 0, ops.tape.alive("cast", since), 0, ops.tape.peak(since), 0, 0)
 
 
-def _train_block(seat: Seat, kind: Blocks) -> BlockPass:
-    return _plain_block(seat, kind) if seat.recompute == "none" else _checkpointed_block(seat, kind)
+def train_block(seat: Seat, kind: Blocks, input_learns: bool = True) -> BlockPass:
+    """A block forward and backward. Only layers are recomputed."""
+    if seat.recompute == "none" or not kind.layers:
+        return _plain_block(seat, kind, input_learns=input_learns)
+    return _checkpointed_block(seat, kind)
 
 
 def _forward_block(
@@ -106,6 +113,9 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
     keeps_input = hidden.storage is not None and hidden.storage.holds > 0
     carried = tape.size(hidden) if keeps_input else 0
     held = {id(x.storage): tape.size(x) for x in ops.held_inputs}
+    before = len(tape.steps)
+    tape.drop(*ops.cached)
+    cached = total(storage.size for sign, storage in tape.steps[before:] if sign < 0)
     kept = [
         storage.size
         for storage in tape.living(since)
@@ -126,6 +136,7 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
         keeps_input,
         (*kept, carried),
         total(held.values()),
+        cached,
     )
 
 
@@ -183,7 +194,7 @@ def _run_ends(seat: Seat) -> EndPass:
     inputs = tape.alive()
     ops.rope_tables()
     tables = tape.alive() - inputs
-    mask = _mask(ops)
+    mask, first_mask = _mask(ops), _mask(ops, first=True)
     since = len(tape.steps)
     hidden, ends = ops.hidden("last hidden states"), seat.arch.ends
     normed = ops.norm(ends.norm, ends.final, hidden) if ends.final else tape.hold(hidden)
@@ -192,7 +203,8 @@ def _run_ends(seat: Seat) -> EndPass:
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
     most, casts = _until_loss(ops, since, start)
     if not seat.records:
-        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, front=_embedded(seat))
+        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, first_mask=first_mask,
+                       front=_front(seat))  # fmt: skip
     tape.end_autocast()
     start = len(tape.steps)
     tape.backward(loss, tape.like(loss, "loss gradient"))
@@ -210,7 +222,8 @@ def _run_ends(seat: Seat) -> EndPass:
         tape.alive("logits", since),
         leaf := _leaf(seat),
         mask,
-        _embedded(seat) + leaf,
+        _front(seat) + leaf,
+        first_mask,
     )
 
 
@@ -229,17 +242,25 @@ def cached_casts(seat: Seat) -> Size:
     return stack(seat).all(lambda block: block.casts - block.saved_casts)
 
 
-def _mask(ops: Model) -> Size:
-    if ops.seat.attention != "eager":
-        return 0
-    mask = ops.mask()
-    ops.drop(mask)
-    return ops.tape.size(mask)
+def _mask(ops: Model, *, first: bool = False) -> Size:
+    masks = ops.masks(first=first)
+    ops.drop(*masks)
+    return total(ops.tape.size(mask) for mask in masks)
 
 
 def _leaf(seat: Seat) -> Size:
-    """The embedding's output, a leaf that stays beside its multiple."""
-    return _embedded(seat) if seat.arch.ends.multiplies and seat.inputs_require_grad else 0
+    """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images."""
+    changed = seat.arch.ends.scales or seat.arch.ends.learned or seat.sees
+    dropped = seat.tokens * seat.arch.hidden if seat.arch.ends.drops and seat.records else 0
+    return (_embedded(seat) if changed and seat.inputs_require_grad else 0) + dropped
+
+
+def _front(seat: Seat) -> Size:
+    """What is there while blocks run forward: the embedding, the learned positions that were added to it, and the mask
+    of its dropout."""
+    learned, width = seat.arch.ends.learned, seat.arch.hidden * BYTES[seat.param_dtype]
+    rows = seat.tokens if learned == "own" else seat.seq_len if learned else 0
+    return _embedded(seat) + rows * width
 
 
 def _embedded(seat: Seat) -> Size:

@@ -29,11 +29,18 @@ class ScoredLogits(FusedHead):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         arch = self.seat.arch
-        logits = self._base("lm_head", hidden, arch.hidden, arch.vocab, bias=False)
-        if self.seat.arch.ends.multiplies:
+        given = self.times(hidden) if arch.ends.scales_hidden else self._alias(hidden)
+        logits = self._base("lm_head", given, arch.hidden, arch.vocab, bias=False)
+        self.drop(given)
+        if arch.ends.logits:
             plain, logits = logits, self.times(logits)
             self.drop(plain)
         mark_logits(logits)
+        if arch.ends.logits == "capped":
+            for step in (lambda x: self._pointwise(x, "tanh", saves=True), self.times):
+                plain, logits = logits, step(logits)
+                mark_logits(logits)
+                self.drop(plain)
         return logits
 
     def kernel_loss(self, hidden: Tensor) -> Tensor:

@@ -36,6 +36,8 @@ SIZES = {
     "ranks": "ranks",
     "gpus": "gpus",
     "sync_bucket": "bucket",
+    "images": "image_tokens",
+    "served": "served",
 }
 """Size fields of a seat → the symbol a formula shows."""
 
@@ -76,6 +78,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     prompt_len: Size = 0
     longest: Size = 0
     """tokens that generation ends with"""
+    images: Size = 0
+    """of them, those that images take"""
     scored_len: Size = 0
     """tokens of each sequence that the loss scores"""
     entropy_chunk: Size = 0
@@ -139,11 +143,17 @@ class Seat(Struct, frozen=True, kw_only=True):
     entropy: Literal["none", "compiled", "eager", "chunked"] = "none"
     """of the logits: in the pass over old log-probabilities, and in the loss where it is part of it"""
     attention: str = "flash"
+    masked: frozenset[int] = frozenset()
+    """windows that are shorter than a sequence: layers with them need a mask, and a kernel that takes one"""
     one_sequence: bool = False
     """a micro-batch is one sequence: products of heads need no copies"""
+    sees: bool = False
+    """sequences have images"""
     labels_unknown: bool = False
     """nobody said which share of the tokens is scored: the point takes all"""
     caches: bool = False
+    decodes: bool = False
+    """generation is behind the prompt: one token of each sequence at a time"""
     cache: Literal["dynamic", "static", "offloaded", "quantised"] = "dynamic"
     cache_dtype: str = ""
     """of a quantised cache: int4 or int8"""
@@ -179,6 +189,8 @@ class Seat(Struct, frozen=True, kw_only=True):
         what a packed MLP is given, and so of what it gives."""
         if self.norms_fp32:
             return "fp32"
+        if self.autocast and self.arch.ends.narrow:
+            return self.compute_dtype
         return promoted(self.param_dtype, self.compute_dtype) if self.autocast else self.param_dtype
 
     @property
@@ -211,8 +223,8 @@ class Seat(Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """The role does something, or its weights are being sent: those of the policy."""
-        return self.state not in ("rest", "absent") or (self.phase == "sync" and self.role == "policy")
+        """The role does something, or its weights are being sent: those of what learns."""
+        return self.state not in ("rest", "absent") or (self.phase == "sync" and self.trains)
 
     def resident(self, what: str) -> bool:
         """Whether weights or optimizer states are on the GPU now."""
@@ -221,9 +233,18 @@ class Seat(Struct, frozen=True, kw_only=True):
         needed = self.records if what == "optimizer" else self.busy
         return what not in self.offloads or needed
 
+    def binds(self, window: Size) -> bool:
+        """The attention of layers with a window needs a mask."""
+        return int(window) in self.masked
+
     @property
     def tokens(self) -> Size:
         return self.sequences * self.seq_len
+
+    @property
+    def seen_len(self) -> Size:
+        """Tokens that a token sees at most: those in the cache too."""
+        return self.cached_len if self.state == "generate" else self.seq_len
 
     @property
     def scored_tokens(self) -> Size:
@@ -244,6 +265,12 @@ class Seat(Struct, frozen=True, kw_only=True):
         """The model is called with a cache of keys and values in training too: its default, which checkpoints and the
         Trainer turn off."""
         return self.recipe.outputs_kept and self.recompute != "full"
+
+    @property
+    def caches_until_loss(self) -> bool:
+        """The model's outputs, and with them the cache, go when the loss is computed."""
+        kept = self.recipe.cache_by_config and self.arch.ends.own_cache
+        return kept and not self.recipe.outputs_kept and self.recompute != "full"
 
     @property
     def inputs_require_grad(self) -> bool:

@@ -8,11 +8,13 @@ ints or arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.num import Size, let, running_peak, total
+from vramcast.memory.lifetimes import Life, Lifetimes
+from vramcast.models.measured import NEVER
+from vramcast.num import Size, let, total
 
 Kind: TypeAlias = Literal["activation", "gradient", "cast", "logits"]
 """activation; gradient of a parameter; low-precision copy of a weight (autocast); logits and what the loss makes of
@@ -188,6 +190,15 @@ class Tape:
 
     # --- what a span of the tape needed -----------------------------------------------------------------------------
 
+    def lifetimes(self) -> Lifetimes:
+        """Every storage so far; a step is a birth or a death."""
+        deaths = {id(storage): step for step, (sign, storage) in enumerate(self.steps) if sign < 0}
+        return Lifetimes(
+            Life(storage.name, storage.kind, storage.size, step, deaths.get(id(storage), NEVER))
+            for step, (sign, storage) in enumerate(self.steps)
+            if sign > 0
+        )
+
     def alive(self, kind: Kind | None = None, since: int = 0) -> Size:
         """Bytes born after step `since` that are still alive."""
         return total(storage.size for storage in self.living(since) if kind in (None, storage.kind))
@@ -201,22 +212,5 @@ class Tape:
         return tensor.storage.size if tensor.storage is not None else 0
 
     def peak(self, since: int = 0, start: int = 0, end: int | None = None) -> Size:
-        """Largest sum alive at any step from `start` on (and before `end`), of storages born from step `since` on."""
-        start = max(start, since)
-        alive: dict[int, Storage] = {}
-        for sign, storage in self.steps[since:start]:
-            if sign > 0:
-                alive[id(storage)] = storage
-            else:
-                alive.pop(id(storage), None)
-        born = set(alive) | {id(storage) for sign, storage in self.steps[start:end] if sign > 0}
-        later = [(sign, storage.size) for sign, storage in self.steps[start:end] if id(storage) in born]
-        return running_peak([*((1, storage.size) for storage in alive.values()), *later])
-
-
-def lives(tape: Tape) -> Iterable[tuple[Storage, int, int | None]]:
-    """(storage, step of birth, step of death or None): the rows of a block, as `explain` prints them."""
-    deaths = {id(storage): step for step, (sign, storage) in enumerate(tape.steps) if sign < 0}
-    for step, (sign, storage) in enumerate(tape.steps):
-        if sign > 0:
-            yield storage, step, deaths.get(id(storage))
+        """Most alive at any step from `start` on (and before `end`), of storages born from step `since` on."""
+        return self.lifetimes().peak(start, end, since=since)

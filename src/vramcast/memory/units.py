@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.memory.packing import Packing
+from vramcast.memory.packing import Packing, path_of
 from vramcast.memory.seat import Seat
 from vramcast.models.layout import Blocks, Weight
-from vramcast.models.place import at_rest
+from vramcast.models.place import Zero, at_rest, resting
+from vramcast.models.stored import packed
 from vramcast.num import Size, let, shard, total, worst
 
 
@@ -48,6 +49,21 @@ def _units(seat: Seat) -> list[Blocks]:
     return [block for block in seat.arch.layout.blocks if block.layers]
 
 
+def runs(seat: Seat, block: Blocks) -> bool:
+    """Whether a batch goes through a block: towers wait for images and sound. What does not run gets no gradient, and
+    so no optimizer state (torch: `.grad` stays None)."""
+    return not block.needs or (block.needs == "images" and seat.sees)
+
+
+def learns_to_see(seat: Seat) -> bool:
+    """Whether backward goes through the tower: its weights learn, or its adapters do, or its input asks for it
+    (adapters and recomputation: `enable_input_require_grads` reaches the embedding of every part)."""
+    if not seat.sees or not seat.records:
+        return False
+    adapted = any(_adapted(seat, block) for block in seat.arch.layout.blocks if block.needs and runs(seat, block))
+    return seat.tuning == "full" or adapted or seat.recompute == "full"
+
+
 def _layers(seat: Seat, value: Callable[[Seat, Blocks], Size]) -> Size:
     """A value summed over all layers."""
     return total(seat.arch.times(block) * value(seat, block) for block in _units(seat))
@@ -61,7 +77,9 @@ def block_adapters(seat: Seat, block: Blocks) -> Size:
 
 def adapter_parameters(seat: Seat) -> Size:
     """Parameters of all adapters."""
-    return seat.once("adapter parameters", lambda: let("adapter_params", _layers(seat, block_adapters)))
+    blocks = seat.arch.layout.blocks
+    found = [seat.arch.times(block) * block_adapters(seat, block) for block in blocks if _adapted(seat, block)]
+    return seat.once("adapter parameters", lambda: let("adapter_params", total(found)))
 
 
 def trainable_parameters(seat: Seat) -> Size:
@@ -71,18 +89,30 @@ def trainable_parameters(seat: Seat) -> Size:
     return parameters(seat) if seat.tuning == "full" else adapter_parameters(seat)
 
 
+def learned_parameters(seat: Seat) -> Size:
+    """Those of them that get a gradient."""
+    waiting = [block for block in seat.arch.layout.blocks if not runs(seat, block)]
+    if not seat.trains or not waiting:
+        return trainable_parameters(seat)
+    count = block_parameters if seat.tuning == "full" else block_adapters
+    idle = total(seat.arch.times(block) * count(seat, block) for block in waiting)
+    return let("learned", trainable_parameters(seat) - idle)
+
+
 def _unit(seat: Seat, block: Blocks) -> Size:
     return block_parameters(seat, block) + block_adapters(seat, block)
 
 
 def gathered_block(seat: Seat) -> Size:
     """Parameters of the largest layer as FSDP gathers it, its adapters included; 0 when the whole model is one unit."""
-    return 0 if seat.whole_unit else let("unit", worst(*(_unit(seat, block) for block in _units(seat))))
+    running = [block for block in _units(seat) if runs(seat, block)]
+    return 0 if seat.whole_unit else let("unit", worst(*(_unit(seat, block) for block in running)))
 
 
 def gathered_layers(seat: Seat) -> Size:
-    """Parameters of all units but the root."""
-    return 0 if seat.whole_unit else _layers(seat, _unit)
+    """Parameters of all units but the root that run."""
+    running = [block for block in _units(seat) if runs(seat, block)]
+    return 0 if seat.whole_unit else total(seat.arch.times(block) * _unit(seat, block) for block in running)
 
 
 def gathered_root(seat: Seat) -> Size:
@@ -129,12 +159,19 @@ def unit_gradients(seat: Seat, instant: str) -> Size:
     return root_parameters(seat) - table + layers
 
 
-def held_tensors(seat: Seat) -> list[tuple[Size, Size]]:
-    """(how many, elements of each) of the base model's tensors on one rank.
+def held_tensors(seat: Seat, *, learned: bool = False) -> list[tuple[Size, Size]]:
+    """(how many, elements of each) of the base model's tensors on one rank; `learned`: of those that get a gradient.
 
-    FSDP2 cuts every tensor along its first dimension; FSDP1 flattens a unit and cuts that. Both pad to the ranks.
+    FSDP2 cuts every tensor along its first dimension; FSDP1 flattens a unit and cuts that: a flat unit that runs learns
+    whole. Both pad to the ranks.
     """
-    return seat.once("held tensors", lambda: list(_flat_units(seat) if seat.shard == "fsdp1" else _cut_tensors(seat)))
+
+    def cut() -> list[tuple[Size, Size]]:
+        flat = seat.flat_model
+        blocks = [(block, count) for block, count in seat.arch.counted() if flat or not learned or runs(seat, block)]
+        return list(resting(blocks, seat.ranks, _at_rest(seat), whole=seat.whole_unit))
+
+    return seat.once(f"held tensors {learned}", cut)
 
 
 def stored_tensors(seat: Seat) -> list[tuple[Size, Size]]:
@@ -168,10 +205,9 @@ def stored_weights(seat: Seat) -> Size:
     are_packed = [(weight, count, _parts(block, weight, packing)) for block, weight, count in found]
     unpacked = total(count * weight.elements for weight, count, parts in are_packed if parts)
     plain = let("not_packed", parameters(seat) - let("packed_params", unpacked))
-    packed = total(
+    stored = plain * BYTES[seat.weights_dtype] + total(
         count * let(f"{linear_of(weight)} packed", total(parts)) for weight, count, parts in are_packed if parts
     )
-    stored = plain * BYTES[seat.weights_dtype] + packed
     if not seat.norms_fp32:
         return stored
     norms = total(count * weight.elements for block, weight, count in found if _is_wide(seat, block, weight))
@@ -180,9 +216,8 @@ def stored_weights(seat: Seat) -> Size:
 
 def _parts(block: Blocks, weight: Weight, packing: Packing) -> list[Size]:
     """Bytes of the tensors that stand for a packed weight; none for a plain one."""
-    form = packing.formats.get(linear_of(weight)) if block.is_layer else None
-    rows, width = weight.shape[0], weight.shape[-1]
-    return list(form.parts(rows, width).values()) if form is not None else []
+    form = packing.formats.get(path_of(block.prefix, weight.name))
+    return list(packed(weight.name, weight, form).values()) if form is not None else []
 
 
 def linear_of(weight: Weight) -> str:
@@ -191,11 +226,12 @@ def linear_of(weight: Weight) -> str:
     return name.rpartition(".")[2] if leaf == "weight" and len(weight.axes) == 2 else ""
 
 
-def held_adapters(seat: Seat) -> list[tuple[Size, Size]]:
-    """The same of the adapters."""
+def held_adapters(seat: Seat, *, learned: bool = False) -> list[tuple[Size, Size]]:
+    """The same of the adapters; `learned`: of those that get a gradient."""
     sizes = [
         (seat.arch.times(block), seat.lora_rank * side)
-        for block in seat.arch.kinds
+        for block in seat.arch.layout.blocks
+        if runs(seat, block) or not learned
         for weight in _adapted(seat, block)
         for side in weight.shape[::-1]
     ]
@@ -228,6 +264,13 @@ def held_trainable(seat: Seat) -> Size:
     return seat.once("held adapters", lambda: let("adapter_params_per_rank", held(held_adapters(seat))))
 
 
+def held_learned(seat: Seat) -> Size:
+    """Those of them that get a gradient."""
+    if all(runs(seat, block) for block in seat.arch.layout.blocks):
+        return held_trainable(seat)
+    return held(trainable_tensors(seat)) if seat.sharded else learned_parameters(seat)
+
+
 def held_trainable_blocks(seat: Seat, *, without_first: bool) -> Size:
     """Trainable parameters of the layers, or of all but the first, on one rank, under FSDP."""
     first = seat.arch.kinds[0]
@@ -250,8 +293,8 @@ def _held_trainable(seat: Seat, block: Blocks) -> Size:
 
 
 def trainable_tensors(seat: Seat) -> list[tuple[Size, Size]]:
-    """(how many, elements of each) of the trainable tensors on one rank."""
-    return held_tensors(seat) if seat.tuning == "full" else held_adapters(seat)
+    """(how many, elements of each) of the tensors on one rank that get a gradient."""
+    return held_tensors(seat, learned=True) if seat.tuning == "full" else held_adapters(seat, learned=True)
 
 
 def embedding_elements(seat: Seat) -> Size:
@@ -260,12 +303,13 @@ def embedding_elements(seat: Seat) -> Size:
 
 
 def trainable_shapes(seat: Seat) -> list[tuple[Size, Size, Size]]:
-    """(how many, rows, columns) of the trainable matrices, whole; of a tensor with more dimensions, its last two. A
-    vector has no columns."""
+    """(how many, rows, columns) of the matrices that get a gradient, whole; of a tensor with more dimensions, its last
+    two. A vector has no columns."""
     if seat.tuning == "full":
-        found = [(list(weight.shape), count) for _, weight, count in seat.arch.tensors()]
+        found = [(list(weight.shape), count) for block, weight, count in seat.arch.tensors() if runs(seat, block)]
         return [(count * prod(shape[:-2]), shape[-2] if len(shape) > 1 else 0, shape[-1]) for shape, count in found]
-    adapted = [(seat.arch.times(block), weight) for block in seat.arch.kinds for weight in _adapted(seat, block)]
+    running = [block for block in seat.arch.layout.blocks if runs(seat, block)]
+    adapted = [(seat.arch.times(block), weight) for block in running for weight in _adapted(seat, block)]
     pairs = [(n, ((seat.lora_rank, weight.shape[1]), (weight.shape[0], seat.lora_rank))) for n, weight in adapted]
     return [(count, rows, width) for count, pair in pairs for rows, width in pair]
 
@@ -285,18 +329,9 @@ def _adapted(seat: Seat, block: Blocks) -> list[Weight]:
 
 
 def _cut(seat: Seat, weight: Weight) -> Size:
+    """Elements of a tensor that is cut by itself."""
     return at_rest(weight, seat.ranks, "fsdp2" if seat.sharded else "none")
 
 
-def _cut_tensors(seat: Seat) -> Iterator[tuple[Size, Size]]:
-    for _, weight, count in seat.arch.tensors():
-        yield count, _cut(seat, weight)
-
-
-def _flat_units(seat: Seat) -> Iterator[tuple[Size, Size]]:
-    if seat.whole_unit:
-        yield 1, shard(parameters(seat), seat.ranks)
-    else:
-        yield 1, shard(root_parameters(seat), seat.ranks)
-        for block in _units(seat):
-            yield seat.arch.times(block), shard(block_parameters(seat, block), seat.ranks)
+def _at_rest(seat: Seat) -> Zero:
+    return "fsdp1" if seat.shard == "fsdp1" else "fsdp2" if seat.sharded else "none"

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from vramcast.errors import Mistakes, Refused, refuse
+from vramcast.models.cache.kinds import text_config
+from vramcast.models.cache.windows import spans
 from vramcast.models.describe import build_layout
 from vramcast.models.fields import class_names, most, wrong_count
 from vramcast.models.layout import Blocks, Ends, Layout, Weight
 from vramcast.models.measured import Measurement
 from vramcast.num import Named, Size
 
+Computed = TypeVar("Computed")
 HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """how the names of classes that generate end"""
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
@@ -35,6 +38,13 @@ class Arch(Struct, frozen=True, kw_only=True):
     hidden: Size
     vocab: Size
     layers: Size
+    memo: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def once(self, key: str, compute: Callable[[], Computed]) -> Computed:
+        """Compute a value that every job of the model shares."""
+        if key not in self.memo:
+            self.memo[key] = compute()
+        return self.memo[key]
 
     @property
     def name(self) -> str:
@@ -61,12 +71,42 @@ class Arch(Struct, frozen=True, kw_only=True):
     @property
     def kinds(self) -> tuple[Blocks, ...]:
         """The kinds of layers, in the order in which they first come."""
-        return tuple(block for block in self.layout.blocks if block.is_layer)
+        return self.once("kinds", lambda: tuple(block for block in self.layout.blocks if block.is_layer))
+
+    @property
+    def windows(self) -> frozenset[int]:
+        """Tokens that layers with a window see."""
+
+        def find() -> frozenset[int]:
+            seen = spans(self.model_type, text_config(self.config), len(self.layout.layers()), self.source)
+            return frozenset(int(span.tokens) for span in seen if span.tokens)
+
+        return self.once("windows", find)
+
+    @property
+    def has_biases(self) -> bool:
+        """Some linear layer of a layer has a bias."""
+
+        def find() -> bool:
+            names = [({weight.name for weight in block.weights}, block.linears()) for block in self.kinds]
+            return any(f"{linear}.bias" in known for known, linears in names for linear in linears)
+
+        return self.once("biases", find)
+
+    @property
+    def has_experts(self) -> bool:
+        """A router sends tokens to some of several experts."""
+        return self.once("experts", lambda: any(weight.used for block in self.kinds for weight in block.weights))
 
     @property
     def root(self) -> tuple[Blocks, ...]:
         """What is in no layer: embedding, final norm, head, and what is beside a tower's layers."""
-        return tuple(block for block in self.layout.blocks if not block.layers)
+        return self.once("root", lambda: tuple(block for block in self.layout.blocks if not block.layers))
+
+    @property
+    def sees(self) -> bool:
+        """It has blocks that wait for images."""
+        return any(block.needs.startswith("images") for block in self.layout.blocks)
 
     @property
     def embedding(self) -> Weight:
@@ -85,8 +125,8 @@ class Arch(Struct, frozen=True, kw_only=True):
 
     @property
     def linears(self) -> tuple[str, ...]:
-        """Names of the linear layers of the kinds: what `all-linear` means."""
-        found = (name.rpartition(".")[2] for block in self.kinds for name in block.linears())
+        """Names of the linear layers of the model, towers too: what `all-linear` means."""
+        found = (name.rpartition(".")[2] for block in self.layout.blocks for name in block.linears())
         return tuple(dict.fromkeys(found))
 
     def times(self, block: Blocks) -> Size:
@@ -99,9 +139,13 @@ class Arch(Struct, frozen=True, kw_only=True):
 
     def tensors(self) -> Iterable[tuple[Blocks, Weight, Size]]:
         """(block, tensor, how many of it), over the whole model; a tied head is no tensor of its own."""
-        for block in sorted(self.layout.blocks, key=lambda block: bool(block.layers)):
-            for weight in block.weights:
-                yield block, weight, self.times(block)
+        for block, count in self.counted():
+            yield from ((block, weight, count) for weight in block.weights)
+
+    def counted(self) -> list[tuple[Blocks, Size]]:
+        """(block, how many of it), what is in no layer first."""
+        root_first = sorted(self.layout.blocks, key=lambda block: bool(block.layers))
+        return [(block, self.times(block)) for block in root_first]
 
     def named(self) -> Arch:
         """The same with sizes that carry the symbols that formulas show."""
@@ -109,7 +153,7 @@ class Arch(Struct, frozen=True, kw_only=True):
         if self.measured is None:
             layout = build_layout(self.name, self.config, self.source, names=True)
         symbols = {name: Named(int(getattr(self, name)), name) for name in ("hidden", "vocab", "layers")}
-        return structs.replace(self, layout=layout, **symbols)
+        return structs.replace(self, layout=layout, memo={}, **symbols)
 
 
 def build_arch(name: str, config: dict[str, Any], source: str) -> Arch:
@@ -157,11 +201,11 @@ def _longest(config: dict[str, Any], source: str) -> int:
     """
     text = config.get("text_config")
     places: list[dict[str, Any]] = [text, config] if isinstance(text, dict) else [config]
-    said = [(field, place[field]) for place in places for field in _LENGTHS if place.get(field) is not None]
+    said = [(name, place[name]) for place in places for name in _LENGTHS if place.get(name) is not None]
     mistakes = Mistakes()
-    for field, value in said:
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most(field):
-            mistakes.add(f"{field} {wrong_count(field, value)}", **{"from": source})
+    for name, value in said:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most(name):
+            mistakes.add(f"{name} {wrong_count(name, value)}", **{"from": source})
     mistakes.done()
     return said[0][1] if said else 0
 

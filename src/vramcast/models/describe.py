@@ -10,7 +10,7 @@ from msgspec import structs
 from vramcast.models.fields import Fields, class_names, type_defaults
 from vramcast.models.layout import Blocks, Ends, Layout
 from vramcast.models.neutral import is_neutral
-from vramcast.models.types import family_of, row_of, unknown_type
+from vramcast.models.types import Unknown, family_of, row_of, unknown_type
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
@@ -19,8 +19,8 @@ def build_layout(name: str, config: dict[str, Any], source: str, *, names: bool 
     """The blocks that `config` describes. With `names`, sizes carry the symbols that formulas show.
 
     Raises:
-        Refused: an unknown model type, a field its table does not know, missing or contradictory fields; `source` says
-            which file.
+        Unknown: no table has this model type, or a field of it; `source` says which file.
+        Refused: missing or contradictory fields.
     """
     model_type = str(config.get("model_type") or "")
     if model_type not in family_of():
@@ -40,7 +40,7 @@ def build_layout(name: str, config: dict[str, Any], source: str, *, names: bool 
         model_type=model_type,
         blocks=blocks,
         tied=not any(weight.name.endswith("weight") for one in blocks if one.name == "head" for weight in one.weights),
-        dtype=_dtype(config),
+        dtype=checkpoint_dtype(config),
         ends=ends,
         assumed=tuple((path, str(value), version) for path, value in sorted(fields.assumed.items())),
     )
@@ -75,6 +75,7 @@ def _refuse_unknown(fields: Fields, model_type: str) -> None:
     for section in sections:
         known = section.known.fields.get(section.place, ())
         read.setdefault(id(section.config), set()).update(section.read, known)
+    before = len(fields.mistakes.found)
     for section in sections:
         for key, value in section.config.items():
             if key not in read[id(section.config)] and value is not None and not is_neutral(model_type, key, value):
@@ -82,7 +83,8 @@ def _refuse_unknown(fields: Fields, model_type: str) -> None:
                     f"model type {model_type} is not known with the field {section.path(key)} = {_short(value)}",
                     help="it may change the model's size: see CONTRIBUTING.md, or open an issue with the config.json",
                 )
-    fields.mistakes.done()
+    if len(fields.mistakes.found) > before:
+        raise Unknown(fields.mistakes.found)
 
 
 def _sections(fields: Fields) -> Iterator[Fields]:
@@ -96,7 +98,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def _dtype(config: dict[str, Any]) -> str:
+def checkpoint_dtype(config: dict[str, Any]) -> str:
     """The checkpoint's dtype: of the model, else of its language model."""
     nested = config.get("text_config")
     places = [config, cast("dict[str, Any]", nested)] if isinstance(nested, dict) else [config]

@@ -117,6 +117,8 @@ class Fields:
         self.known_as: dict[str, list[str]] = {}
         self.said: dict[str, Any] = {}
         """what `given` found: layers ask for the same fields again and again"""
+        self.memo: dict[str, Any] = {}
+        """what was computed of the fields"""
         self.assumed: dict[str, Any] = {} if parent is None else parent.assumed
         self.mistakes: Mistakes = Mistakes() if parent is None else parent.mistakes
         self.sections: dict[str, Fields] = {}

@@ -18,6 +18,7 @@ from msgspec import Struct
 from vramcast.num import Size
 
 Kind: TypeAlias = Literal["", "tp", "kv", "vocab", "expert"]
+Need: TypeAlias = Literal["", "images", "images, unread", "sound"]
 MODULES = (
     "embedding", "lm_head", "attention", "mixer_ssm_conv", "mlp", "routed_experts", "shared_experts", "router",
     "norms", "vision", "other",
@@ -98,6 +99,9 @@ class Blocks(Struct, frozen=True):
     weights: tuple[Weight, ...]
     forward: Any = None
     """its `Forward`; None where nobody wrote it (a file of a traced model has none)"""
+    needs: Need = ""
+    """what a batch must have for these blocks to run: towers, projectors, and layers that read what they give;
+    "unread": they run, and the loss does not depend on them"""
 
     @property
     def count(self) -> int:
@@ -109,12 +113,17 @@ class Blocks(Struct, frozen=True):
         return self.name.startswith("decoder")
 
     def linears(self) -> tuple[str, ...]:
-        """Names of its linear layers, without `.weight`."""
-        return tuple(
-            weight.name.removesuffix(".weight")
-            for weight in self.weights
-            if weight.name.endswith(".weight") and len(weight.axes) == 2 and self.module(weight) in _LINEAR
-        )
+        """Names of its linear layers, without `.weight`; in a tower, all matrices but tables of positions."""
+        names = [weight.name.removesuffix(".weight") for weight in self.weights if self._is_linear(weight)]
+        return tuple(names)
+
+    def _is_linear(self, weight: Weight) -> bool:
+        if len(weight.axes) != 2 or not weight.name.endswith(".weight"):
+            return False
+        module = self.module(weight)
+        if module == "vision":
+            return not weight.name.endswith(("embed.weight", "embedding.weight"))
+        return module in _LINEAR
 
     @property
     def params(self) -> Size:
@@ -136,16 +145,71 @@ class Blocks(Struct, frozen=True):
         return weight.module or module_of(f"{self.prefix}.{weight.name}")
 
 
+class Sight(Struct, frozen=True, kw_only=True):
+    """What a tower runs on for the image tokens that its language model is given."""
+
+    width: Size
+    """of the tower's hidden states"""
+    patches: Size
+    """of an image, for each of its tokens"""
+    pixels: Size
+    """numbers of a patch"""
+    image: Size = 0
+    """tokens of an image, where all images are of one size; 0: an image has any number"""
+    extra: Size = 0
+    """rows of an image beside its patches: a class token"""
+    learned: Literal["", "shared", "own"] = ""
+    """learned positions are added to the embedding: the same rows for all sequences, or rows of each"""
+    drops: bool = False
+    """the embedding goes through a dropout while the model trains"""
+    tables_each: bool = False
+    """each of these has tables of positions of its own"""
+    rotary: Size = 0
+    """width of the tables of rotary positions, which are fp32"""
+    listed: bool = False
+    """tokens come image by image, and the model puts them together"""
+    narrow: bool = False
+    """nothing is added to what the convolution gives: see `Ends.narrow`"""
+
+
 class Ends(Struct, frozen=True, kw_only=True):
     """What a language model computes before and behind its layers."""
 
     norm: str = "rms"
     final: str = "norm"
     """the last norm's name; "" for none"""
-    multiplies: bool = False
-    """constants multiply the embedding and the logits"""
+    scales: bool = False
+    """a constant multiplies the embedding"""
+    logits: Literal["", "scaled", "capped"] = ""
+    """what is done to the logits: nothing, a product with a constant, or a soft cap"""
+    kernel: str = ""
+    """the attention that the class takes where nobody says one; "": scaled_dot_product_attention's choice"""
+    spans: tuple[int, ...] = (0,)
+    """tokens that layers see at most (0: all), each once, the first layer's first: each has a mask of its own"""
+    learned: Literal["", "shared", "own"] = ""
+    """learned positions are added to the embedding: the same rows for all sequences, or rows of each"""
+    drops: bool = False
+    """the embedding goes through a dropout while the model trains"""
+    tables_each: bool = False
+    """each of these has tables of positions of its own"""
+    scales_hidden: bool = False
+    """a constant multiplies what the head is given"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
+    own_cache: bool = False
+    """the language model's section says whether it makes a cache, whatever that of the whole model says"""
+    own_positions: bool = False
+    """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    both_ways: bool = False
+    """tokens of an image see each other, so every layer needs a mask"""
+    complex_tables: bool = False
+    """one table of complex numbers instead of cosines and sines"""
+    wide_tables: bool = False
+    """the tables are fp32 whatever the hidden states are"""
+    narrow: bool = False
+    """hidden states begin as a product, which autocast makes in low precision, and stay so"""
+    sight: Sight | None = None
+    """of a model that sees images, where its tower is modelled"""
 
 
 class Layout(Struct, frozen=True, kw_only=True):
@@ -161,6 +225,10 @@ class Layout(Struct, frozen=True, kw_only=True):
     ends: Ends = Ends()
     assumed: tuple[tuple[str, str, str], ...] = ()
     """(field, value, whose default it is) of what the config leaves out"""
+    counted: str = ""
+    """the class that was counted, where no table has the type: how it is cut and what it caches is not known"""
+    kinds: dict[str, Any] = {}
+    """of a class that was counted: module → what it is (`adapters/modules.py`: Kind)"""
 
     @property
     def params(self) -> Size:

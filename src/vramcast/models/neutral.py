@@ -15,8 +15,13 @@ _ENDINGS = re.compile(
     r"|_seq_length|_grid_pinpoints|_vocab_offset)$"
 )
 _BEGINNINGS = re.compile(
-    r"(rope_|rotary_|mrope_|sparse_|mtp_|summary_|output_|blocksparse_|compress_rope_|swiglu_|gegelu_|init_|time_step_)"
+    r"(rope_|rotary_|mrope_|sparse_|mtp_|summary_|output_|blocksparse_|compress_rope_|swiglu_|gegelu_|time_step_)"
 )
+_TRAINING = re.compile(
+    r"(^|_)(loss|losses|init|initializer|initialization|dropout|droprate|drop_rate|drop_path|droppath|layerdrop"
+    r"|label_smoothing|noise|gradient_checkpointing|aux_weight|pdrop|warmup|bias_update_rate|bias_update_speed)(_|$)"
+)
+"""what only training reads: weights of losses, initialisers, dropouts"""
 
 NEUTRAL = frozenset(
     """
@@ -80,14 +85,17 @@ IGNORED = {
     "deepseek": "moe_layer_freq=1",
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
-    "deepseek_v32": _LATENT,
+    "deepseek_v32": f"{_LATENT} mlp_bias=false",
     "deepseek_v4": "attention_bias=false num_key_value_heads=1 qk_rope_head_dim n_shared_experts=1",
     "gemma3": _TOWER,
     "gemma3n": """conf_attention_chunk_size conf_attention_context_left conf_attention_context_right
         conf_attention_logit_cap conf_reduction_factor conf_residual_weight""",
     "gemma4": "attention_bias=false global_head_dim",
     "glm4_moe_lite": _LATENT,
-    "glm_moe_dsa": _LATENT,
+    "glm_moe_dsa": f"{_LATENT} mlp_bias=false",
+    "gemma3_text": "_sliding_window_pattern",
+    "gpt_bigcode": "num_key_value_heads",
+    "gpt_neo": "attention_layers",
     "gpt_neox": "use_parallel_residual",
     "hunyuan_v1_moe": "moe_intermediate_size num_shared_expert=1",
     "kimi_k2": _LATENT,
@@ -97,14 +105,14 @@ IGNORED = {
     "llama4": f"""{_TOWER} multi_modal_projector_bias=false tie_word_embeddings=false use_qk_norm
         vision_feature_layer intermediate_size_mlp""",
     "llava": _TOWER,
-    "minicpm3": "num_key_value_heads",
+    "minicpm3": "num_key_value_heads head_dim qk_head_dim",
     "minimax_m2": "use_qk_norm=true qk_norm_type=per_layer shared_intermediate_size=0",
     "minimax_m3_vl": f"""{_TOWER} multimodal_projector_bias=true img_token_compression_config vision_feature_layer
         image_size use_gemma_norm attention_output_gate=false use_qk_norm=true n_shared_experts=1
         qk_norm_type=per_head""",
-    "mistral3": "image_size",
+    "mistral3": "image_size vocab_size",
     "mllama": f"{_TOWER} tie_word_embeddings",
-    "mpt": "no_bias=true expansion_ratio=4",
+    "mpt": "no_bias=true expansion_ratio=4 norm_type=low_precision_layernorm attn_type=multihead_attention",
     "nemotron_h": "tie_word_embeddings=false expand intermediate_size mamba_proj_bias=false n_shared_experts=1",
     "phi3": "attention_bias=false lm_head_bias=false mlp_bias=false",
     "phi3small": "attention_bias=false",
@@ -130,4 +138,5 @@ def is_neutral(model_type: str, field: str, value: object) -> bool:
         name, _, only = entry.partition("=")
         if name == field and (not only or str(value).lower() == only):
             return True
-    return field in NEUTRAL or bool(_ENDINGS.search(field) or _BEGINNINGS.match(field))
+    known = (_ENDINGS.search(field), _BEGINNINGS.match(field), _TRAINING.search(field))
+    return field in NEUTRAL or any(known)

@@ -7,13 +7,14 @@ is a few parts. The names are transformers'.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
+from vramcast.models.cache.windows import window_of
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Blocks, Piece, Weight, Width, axis
-from vramcast.models.ops import Forward, Heads, Operators, Tensor
+from vramcast.models.ops import Forward, Heads, Operators, Rotation, Tensor
 from vramcast.num import Size
 
 Weights: TypeAlias = Callable[[Fields, int], Iterable[Weight]]
@@ -88,6 +89,22 @@ def head_width(c: Fields) -> Size:
     return heads(c)[2]
 
 
+def rotary_width(otherwise: float = 1.0) -> Callable[[Fields], Size]:
+    """Elements of a head that have positions: a part of it, by `partial_rotary_factor`."""
+
+    def width(c: Fields) -> Size:
+        nested = c.get("rope_parameters")
+        said = cast("dict[str, Any]", nested).get("partial_rotary_factor") if isinstance(nested, dict) else None
+        factor = said or c.get("partial_rotary_factor") or otherwise
+        return c.named("rotary_dim", int(int(head_width(c)) * float(factor)))
+
+    return width
+
+
+def _always(_: Fields, __: int) -> bool:
+    return True
+
+
 def gqa(
     bias: Flag = False,
     out_bias: Flag = False,
@@ -99,11 +116,23 @@ def gqa(
     norm_width: str = "head",
     norm_if: Flag = True,
     norm_kind: str = "rms",
+    norm_last: bool = False,
+    rotary: Callable[[Fields], Size] | None = None,
+    joins: bool = False,
+    turns: Callable[[Fields, int], bool] = _always,
+    rotation: Rotation = "halves",
+    interleaves: bool = False,
+    cap: str = "",
+    sinks: bool = False,
     extra: Weights | None = None,
 ) -> Part:
     """Grouped-query attention: q, k, v (or `fused`), output, and the norms of queries and keys.
 
-    `norm_width`: "head" (one scale for all heads) or "all" (over the whole projection).
+    `norm_width`: "head" (one scale for all heads) or "all" (over the whole projection). `norm_last`: behind the
+    positions. `rotary`: elements of a head that have positions, where not all do; `joins`: they are joined to the
+    rest even if there is none. `turns`: whether a layer has positions at all; `rotation`: what they turn: halves of a
+    head, "stacked" pairs in fp32 (Cohere), by fp32 tables ("wide": OLMo 2), or each product in fp32 ("widened": ERNIE);
+    `interleaves`: by tables of its own. `cap`: the field of a soft cap on eager scores.
     """
 
     def part(c: Fields, layer: int) -> list[Weight]:
@@ -120,13 +149,31 @@ def gqa(
                 found += norm(f"{at}.{name}", width if norm_width == "head" else side)
         return [*found, *(extra(c, layer) if extra else ())]
 
-    def forward(c: Fields, _: int) -> Forward:
+    def forward(c: Fields, layer: int) -> Forward:
         query, key, width = heads(c)
         names = tuple(qk_norm.split()) if qk_norm and c.flag(norm_if) else ()
-        shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width)
-        return GroupedQuery(at, out, shape, fused, names, norm_width == "head", norm_kind)
+        capped = bool(cap) and c.get(cap) is not None
+        shape = Heads(
+            query.pieces[0].count, key.pieces[0].count, width, width,
+            window_of(c, layer), capped, sinks, "held" if sinks else "",
+        )  # fmt: skip
+        turned = rotary(c) if rotary else 0
+        partial = 0 if int(turned) == int(width) and not joins else turned
+        return GroupedQuery(
+            at, out, shape, fused, names, norm_width == "head", norm_kind, norm_last, partial,
+            rotation=rotation, rotates=turns(c, layer), interleaves=interleaves,
+        )  # fmt: skip
 
     return Part(part, forward)
+
+
+def also(part: Weights, more: Weights) -> Weights:
+    """A part with further tensors that its forward knows."""
+
+    def weights(c: Fields, layer: int) -> Iterable[Weight]:
+        return [*part(c, layer), *more(c, layer)]
+
+    return Part(weights, part.forward) if isinstance(part, Part) else weights
 
 
 class GroupedQuery(Struct, frozen=True):
@@ -142,28 +189,95 @@ class GroupedQuery(Struct, frozen=True):
     by_head: bool = True
     """each head is normed by itself, or a whole projection"""
     norm: str = "rms"
+    norm_last: bool = False
+    """norms stand behind the positions"""
+    partial: Size = 0
+    """elements of a head that have positions, where not all do"""
+    rotation: Rotation = "halves"
+    scales_values: bool = False
+    """a constant multiplies the values"""
     rotates: bool = True
+    interleaves: bool = False
+    """each layer makes tables of its own, each number twice"""
+    scales: bool = False
+    """queries are multiplied with a constant"""
+    splits: bool = False
+    """the fused projection is split by one operator, not sliced by three"""
+
+    @property
+    def joined(self) -> bool:
+        """Queries and keys are put together of parts of a head."""
+        return bool(self.partial) or self.rotation in ("chunks", "pairs", "complex")
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         heads = self.heads
         ops.scope(self.at)
         query, key, value = self._project(ops, x)
         if self.rotates:
-            turned = ops.rope(query), ops.rope(key)
+            shared = ops.interleave_tables() if self.interleaves else None
+            turned = self._turned(ops, query, key)
+            ops.restore_tables(shared)
             ops.drop(query, key)
             query, key = turned
+        if self.norm_last:
+            query, key = self._normed(ops, query, 0), self._normed(ops, key, 1)
         key, value = ops.cache(key, value)
-        mixed = ops.attention(query, key, value, heads)
+        mixed = ops.attention(query, key, value, heads, joined=self.joined)
         out = ops.linear(f"{self.at}.{self.out}", mixed)
         ops.drop(mixed, query, key, value)
         return out
 
     def _project(self, ops: Operators, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key = (
-            self._normed(ops, ops.by_head(ops.linear(f"{self.at}.{name}", x)), index)
-            for index, name in enumerate(("q_proj", "k_proj"))
-        )
-        return query, key, ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+        if self.fused:
+            return self._cut(ops, ops.linear(f"{self.at}.{self.fused}", x))
+        sides: list[Tensor] = []
+        for index, name in enumerate(("q_proj", "k_proj")):
+            side = ops.linear(f"{self.at}.{name}", x)
+            if self.scales and not index:
+                plain, side = side, ops.times(side)
+                ops.drop(plain)
+            side = ops.by_head(side, joined=self.joined)
+            sides.append(side if self.norm_last else self._normed(ops, side, index))
+        value = ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+        if self.scales_values:
+            plain, value = value, ops.times(value)
+            ops.drop(plain)
+        return sides[0], sides[1], value
+
+    def _turned(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
+        """Queries and keys with positions."""
+        if self.partial:
+            return self._partly(ops, query, key)
+        if self.rotation not in ("stacked", "wide", "widened"):
+            return ops.turn(query, self.rotation), ops.turn(key, self.rotation)
+        given = query, key
+        sides = [ops.cast(x, "fp32") if self.rotation == "stacked" else x for x in given]
+        wide = [ops.rope(x, widens=self.rotation == "widened") for x in sides]
+        turned = tuple(ops.cast(x, before.dtype) for x, before in zip(wide, given, strict=True))
+        ops.drop(*wide, *(sides if self.rotation == "stacked" else ()))
+        return turned
+
+    def _cut(self, ops: Operators, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Slices of one projection."""
+        heads = self.heads
+        widths = (heads.count * heads.width, heads.keys * heads.width, heads.keys * heads.values)
+        sides = ops.split(fused, *widths) if self.splits else ops.slices(fused, *widths)
+        query, key, value = (ops.by_head(x, joined=self.joined) for x in sides)
+        ops.drop(fused)
+        return query, key, value
+
+    def _partly(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
+        """Positions of a part of every head, which is joined to the rest again."""
+        rest = self.heads.width - self.partial
+        counts = (self.heads.count, self.heads.keys)
+        sides = [ops.slices(x, n * self.partial, n * rest) for x, n in zip((query, key), counts, strict=True)]
+        turned = [ops.rope(turning) for turning, _ in sides]
+        whole: list[Tensor] = []
+        for part, (_, passed) in zip(turned, sides, strict=True):
+            whole.append(ops.join(part, passed))
+            ops.drop(part)
+        ops.drop(*(view for side in sides for view in side))
+        return tuple(whole)
 
     def _normed(self, ops: Operators, x: Tensor, index: int) -> Tensor:
         if not self.norms:
@@ -222,6 +336,8 @@ class Gated(Struct, frozen=True):
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         ops.scope(self.at)
         gate_name, up_name, down_name = (f"{self.at}.{name}" for name in self.names.split())
+        if self.fused:
+            return self._fused(ops, ops.linear(f"{self.at}.{self.fused}", x), down_name)
         gate = ops.linear(gate_name, x)
         active = ops.activate(self.activation, gate)
         ops.drop(gate)
@@ -233,9 +349,23 @@ class Gated(Struct, frozen=True):
         return out
 
 
+    def _fused(self, ops: Operators, both: Tensor, down: str) -> Tensor:
+        """`Phi3MLP`: the gate is a variable until the end."""
+        half = both.width // 2
+        gate, up = ops.split(both, half, half)
+        ops.drop(both)
+        active = ops.activate(self.activation, gate)
+        product = ops.multiply(up, active)
+        ops.drop(active, up)
+        out = ops.linear(down, product)
+        ops.drop(product, gate)
+        return out
+
+
 def plain(
-    names: str, bias: Flag = True, *, width: Callable[[Fields], Axis] | None = None, activation: str = "hidden_act"
-) -> Part:
+    names: str, bias: Flag = True, *, width: Callable[[Fields], Axis] | None = None, activation: str = "hidden_act",
+    takes: bool = False,
+) -> Part:  # fmt: skip
     """A two-layer MLP, by the full names of its layers."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -244,7 +374,7 @@ def plain(
         return [*linear(up, hidden(c), middle, shift), *linear(down, middle, hidden(c), shift)]
 
     def forward(c: Fields, _: int) -> Forward:
-        return Plain(names, c.word(activation, "silu"))
+        return Plain(names, c.word(activation, "silu"), takes)
 
     return Part(part, forward)
 
@@ -254,11 +384,15 @@ class Plain(Struct, frozen=True):
 
     names: str
     activation: str
+    takes: bool = False
+    """it lets go of what it is given itself: its lines stand in the layer's own forward"""
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         up, down = self.names.split()
         ops.scope(up.rpartition(".")[0])
         middle = ops.linear(up, x)
+        if self.takes:
+            ops.drop(x)
         active = ops.activate(self.activation, middle)
         ops.drop(middle)
         out = ops.linear(down, active)
@@ -302,10 +436,10 @@ def _kind(name: str, weights: Iterable[Weight], prefix: str) -> str:
     return f"{name}: {' + '.join(alone or shown)}"
 
 
-def single(name: str, prefix: str, weights: Iterable[Weight]) -> list[Blocks]:
+def single(name: str, prefix: str, weights: Iterable[Weight], forward: Forward | None = None) -> list[Blocks]:
     """A part of the model that is there once."""
     found = tuple(weights)
-    return [Blocks(name, prefix, (), found)] if found else []
+    return [Blocks(name, prefix, (), found, forward)] if found else []
 
 
 def either(test: Callable[[Fields, int], bool], yes: Weights, no: Weights) -> Weights:

@@ -7,7 +7,7 @@ Sources: vLLM 0.33 `distributed/utils.py` get_pp_indices (pipeline stages), `lay
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from math import prod
 from typing import Literal, TypeAlias
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from vramcast.errors import Mistakes
 from vramcast.models.layout import Blocks, Kind, Layout, Piece, Weight
-from vramcast.num import Size, shard, total, up_to
+from vramcast.num import Size, let, shard, total, up_to
 from vramcast.units import divisors
 
 Rule: TypeAlias = Literal["vllm", "even"]
@@ -25,6 +25,33 @@ VOCAB_MULTIPLE = 64
 """vLLM pads the vocabulary to it before it cuts."""
 PERSISTENT = 100_000
 """DeepSpeed keeps smaller parameters whole."""
+
+
+class Sharded(Struct, frozen=True):
+    """How pieces of a kind are divided: a row of the table below is all that a sharding axis is."""
+
+    ranks: str = ""
+    """the field of `Cut` that divides them; "": every rank holds all"""
+    in_experts: str = ""
+    """the field that divides those of a routed expert's tensor"""
+    repeats: bool = False
+    """where there are more ranks than units, some ranks hold the same one"""
+    pads: bool = False
+    """the count is padded before it is cut, so every number of ranks divides it"""
+
+    def by(self, expert: bool) -> str:
+        """The field of `Cut` that divides a piece."""
+        return self.in_experts if expert else self.ranks
+
+
+SHARDED: dict[Kind, Sharded] = {
+    "": Sharded(),
+    "tp": Sharded("tp", "etp"),
+    "kv": Sharded("tp", "etp", repeats=True),
+    "vocab": Sharded("tp", "etp", pads=True),
+    "expert": Sharded("ep", "ep"),
+}
+"""kind of a piece → how it is divided"""
 
 
 class Cut(Struct, frozen=True, kw_only=True):
@@ -42,11 +69,8 @@ class Cut(Struct, frozen=True, kw_only=True):
 
     def ranks(self, kind: Kind, expert: bool) -> Size:
         """How many ranks divide a piece of this kind; `expert`: of a routed expert's tensor."""
-        if kind == "expert":
-            return self.ep
-        if kind == "":
-            return 1
-        return self.etp if expert else self.tp
+        name = SHARDED[kind].by(expert)
+        return getattr(self, name) if name else 1
 
 
 def is_expert(weight: Weight) -> bool:
@@ -56,7 +80,7 @@ def is_expert(weight: Weight) -> bool:
 
 def share(piece: Piece, cut: Cut, expert: bool) -> Size:
     """Elements of a dimension that one rank holds, padding included."""
-    count = up_to(piece.count, cut.vocab_multiple) if piece.kind == "vocab" else piece.count
+    count = up_to(piece.count, cut.vocab_multiple) if SHARDED[piece.kind].pads else piece.count
     return shard(count, cut.ranks(piece.kind, expert)) * piece.width
 
 
@@ -69,13 +93,13 @@ def held(weight: Weight, cut: Cut) -> Size:
 def copies(piece: Piece, cut: Cut, expert: bool) -> Size:
     """How many ranks hold each element: more than one for key heads when there are more ranks than heads."""
     ranks = cut.ranks(piece.kind, expert)
-    return max(1, ranks // piece.count) if piece.kind == "kv" else 1
+    return max(1, ranks // piece.count) if SHARDED[piece.kind].repeats else 1
 
 
 def owners(piece: Piece, cut: Cut, expert: bool, rank: int) -> range:
     """The units of a dimension that a rank holds, padding left out."""
     ranks = int(cut.ranks(piece.kind, expert))
-    if piece.kind == "kv" and ranks > piece.count:
+    if SHARDED[piece.kind].repeats and ranks > piece.count:
         first = rank * int(piece.count) // ranks
         return range(first, first + 1)
     units = int(share(piece, cut, expert)) // max(1, int(piece.width))
@@ -127,14 +151,13 @@ def _pieces(layout: Layout) -> Iterator[tuple[Weight, Piece]]:
 
 def _cutter(piece: Piece, weight: Weight) -> str:
     """Which ranks cut a piece; the vocabulary is padded, so everything divides it."""
-    if piece.kind in ("", "vocab"):
-        return ""
-    return "ep" if piece.kind == "expert" else "etp" if is_expert(weight) else "tp"
+    rule = SHARDED[piece.kind]
+    return "" if rule.pads else rule.by(is_expert(weight))
 
 
 def _divides(piece: Piece, ranks: Size) -> bool:
     """Ranks get equal shares; of key heads there may be fewer than ranks, which then share one."""
-    repeats = piece.kind == "kv" and ranks > piece.count and ranks % piece.count == 0
+    repeats = SHARDED[piece.kind].repeats and ranks > piece.count and ranks % piece.count == 0
     return piece.count % ranks == 0 or repeats
 
 
@@ -175,13 +198,32 @@ def zero_share(layout: Layout, ranks: Size, kind: Zero, persistent: Size = PERSI
 
     "zero3" pads every tensor and keeps small ones whole; "fsdp1" pads a flattened unit; "fsdp2" pads dimension 0.
     """
-    if kind == "fsdp1":
-        layers = [block for block in layout.blocks if block.layers]
-        root = total(block.params for block in layout.blocks if not block.layers)
-        return shard(root, ranks) + total(block.count * shard(block.params, ranks) for block in layers)
-    return total(
-        block.count * at_rest(weight, ranks, kind, persistent) for block in layout.blocks for weight in block.weights
-    )
+    found = resting([(block, block.count) for block in layout.blocks], ranks, kind, persistent)
+    return total(count * elements for count, elements in found)
+
+
+def resting(
+    blocks: Iterable[tuple[Blocks, Size]],
+    ranks: Size,
+    kind: Zero,
+    persistent: Size = PERSISTENT,
+    *,
+    whole: bool = False,
+) -> Iterator[tuple[Size, Size]]:
+    """(how many, elements of each) of the tensors that one of `ranks` holds at rest of blocks and their numbers.
+
+    `whole`: fsdp1 without a wrap policy makes one unit of all.
+    """
+    blocks = list(blocks)
+    if kind != "fsdp1":
+        for block, count in blocks:
+            yield from ((count, at_rest(weight, ranks, kind, persistent)) for weight in block.weights)
+    elif whole:
+        yield 1, shard(total(count * block.params for block, count in blocks), ranks)
+    else:
+        root = let("root", total(count * block.params for block, count in blocks if not block.layers))
+        yield 1, shard(root, ranks)
+        yield from ((count, shard(let(block.name, block.params), ranks)) for block, count in blocks if block.layers)
 
 
 def at_rest(weight: Weight, ranks: Size, kind: Zero, persistent: Size = PERSISTENT) -> Size:

@@ -148,7 +148,7 @@ def tensors(
                     count=len(names),
                     label=form.name if form else dtype,
                     elements=held(weight, cut),
-                    parts=_packed(names[0], weight, form, cut, holder, padding)
+                    parts=packed(names[0], weight, form, cut, holder, padding)
                     if form
                     else {dtype: DTYPES[dtype].size(_elements(weight, cut, padding))},
                 )
@@ -218,8 +218,16 @@ def _elements(weight: Weight, cut: Cut, padding: Padding | None) -> Size:
     return elements
 
 
-def _packed(
-    name: str, weight: Weight, form: Format, cut: Cut, holder: Holder, padding: Padding | None
+WHOLE = Cut()
+
+
+def packed(
+    name: str,
+    weight: Weight,
+    form: Format,
+    cut: Cut = WHOLE,
+    holder: Holder = "checkpoint",
+    padding: Padding | None = None,
 ) -> dict[str, Size]:
     """Bytes of a packed matrix, or of the matrices of all experts that a rank has."""
     expert = is_expert(weight)

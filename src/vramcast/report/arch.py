@@ -79,6 +79,16 @@ class Folder(Struct, frozen=True, kw_only=True):
     """group of tensors -> what the folder has more, the largest first; empty if it is as expected"""
 
 
+class Tensor(Struct, frozen=True, kw_only=True):
+    """Equal tensors of a model."""
+
+    name: str
+    """with `*` for the layer"""
+    count: int
+    shape: list[int]
+    module: str
+
+
 class ArchReport(Struct, frozen=True, kw_only=True):
     """The answer of `explain --arch --json`."""
 
@@ -93,7 +103,7 @@ class ArchReport(Struct, frozen=True, kw_only=True):
     weights: dict[str, ModuleWeights]
     """class of module -> how it is stored"""
     kept: Kept | None
-    """what one sequence keeps between decoding steps"""
+    """what one sequence keeps between decoding steps; null where that is nothing, or not known (`counted`)"""
     adapter: AdapterShare | None
     checkpoint: Folder | None
     published_params: int | None
@@ -101,10 +111,14 @@ class ArchReport(Struct, frozen=True, kw_only=True):
     layout: dict[str, int | str]
     ranks: list[RankShare]
     assumptions: list[Assumption]
+    counted: str
+    """the class whose parameters were counted, where no table has the model type; else empty"""
+    tensors: list[Tensor] | None
+    """every parameter tensor, if that was asked for"""
 
 
-def arch_report(said: Understanding, adapter_file: str | None = None) -> ArchReport:
-    """The architecture of the model that was named, under the layout that was set.
+def arch_report(said: Understanding, adapter_file: str | None = None, *, tensors: bool = False) -> ArchReport:
+    """The architecture of the model that was named, under the layout that was set; with `tensors`, each of them.
 
     Raises:
         Refused: no model, an unknown one, a config that is not understood, a layout that does not divide it, a
@@ -122,7 +136,7 @@ def arch_report(said: Understanding, adapter_file: str | None = None) -> ArchRep
         bytes=int(whole_model.bytes),
         arch=_architecture(layout, whole_model),
         weights=_weights(whole_model),
-        kept=kept(subject, _holder(subject)),
+        kept=None if layout.counted else kept(subject, _holder(subject)),
         adapter=adapter(subject, adapter_file),
         checkpoint=_folder(subject),
         published_params=subject.row.published,
@@ -130,7 +144,18 @@ def arch_report(said: Understanding, adapter_file: str | None = None) -> ArchRep
         layout=_told(subject),
         ranks=list(_ranks(subject)) if _told(subject) else [],
         assumptions=_assumptions(subject),
+        counted=layout.counted,
+        tensors=list(_tensors(layout)) if tensors else None,
     )
+
+
+def _tensors(layout: Layout) -> Iterator[Tensor]:
+    for block in layout.blocks:
+        lead = ".".join(part for part in (block.prefix, "*" if block.layers else "") if part)
+        for weight in block.weights:
+            name = f"{lead}.{weight.name}" if lead else weight.name
+            shape = [int(size) for size in weight.shape]
+            yield Tensor(name=name, count=block.count, shape=shape, module=block.module(weight))
 
 
 def _holder(subject: Subject) -> Holder:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from vramcast.catalog.dtypes import BYTES
 from vramcast.catalog.models import ModelRow, model_config
-from vramcast.errors import Mistakes, refuse
+from vramcast.errors import Mistakes, Refused, refuse
 from vramcast.models.describe import build_layout
 from vramcast.models.layout import Layout
 from vramcast.models.place import VOCAB_MULTIPLE, Cut, check_cut
@@ -18,6 +18,7 @@ from vramcast.models.quant.loadtime import load_time
 from vramcast.models.quant.quantisation import Quantisation
 from vramcast.models.quant.read import read_quantisation
 from vramcast.models.served import Served
+from vramcast.models.types import Unknown
 from vramcast.types.job import Fact
 
 CUTS = ("tp", "pp", "ep", "etp")
@@ -70,7 +71,10 @@ def subject_of(asked: Mapping[str, Fact]) -> Subject:
     if not isinstance(name, str) or not name.strip():
         raise refuse("no model given", help="--model NAME, or a config that names one; `vramcast list models`")
     row = model_config(name)
-    layout = build_layout(row.id, row.config, row.where)
+    try:
+        layout = build_layout(row.id, row.config, row.where)
+    except Unknown as unknown:
+        layout = _by_class(row, unknown)
     mistakes = Mistakes()
     quantisation: Quantisation | None = None
     with mistakes.collect():
@@ -80,6 +84,8 @@ def subject_of(asked: Mapping[str, Fact]) -> Subject:
     cut = _cut(asked)
     with mistakes.collect():
         check_cut(layout, cut, {path: str(asked[path].origin) for path in CUTS if path in asked})
+    if layout.counted:
+        _check_counted(layout, asked, mistakes)
     mistakes.done()
     dtype = str(asked["weights_dtype"].value) if "weights_dtype" in asked else layout.dtype
     if dtype not in BYTES:
@@ -87,6 +93,36 @@ def subject_of(asked: Mapping[str, Fact]) -> Subject:
     kind = _said_kind(asked)
     holder = cast(Any, kind) if kind in ENGINES else "checkpoint"
     return Subject(row=row, layout=layout, quantisation=quantisation, dtype=dtype, holder=holder, cut=cut, asked=asked)
+
+
+def _by_class(row: ModelRow, unknown: Unknown) -> Layout:
+    """The layout of a model that no table knows, from the class that Transformers has for it.
+
+    Raises:
+        Refused: what is unknown, and why its class is not counted.
+    """
+    from vramcast.models.counted import counted_layout, reading
+    from vramcast.trace.cache import Cache
+    from vramcast.trace.classes import count_class
+
+    if not reading(str(row.config.get("model_type"))):
+        raise unknown
+    try:
+        count = count_class(row.config, Cache())
+    except Refused as refused:
+        raise Refused([*unknown.mistakes, *refused.mistakes]) from None
+    return counted_layout(row.id, row.config, count, unknown.mistakes[0].fact)
+
+
+def _check_counted(layout: Layout, asked: Mapping[str, Fact], mistakes: Mistakes) -> None:
+    """What a class does not say: how ranks cut its tensors, how an engine holds them."""
+    told = [path for path in ("tp", "ep", "etp") if path in asked and asked[path].value not in (None, 1)]
+    told += ["engine.kind"] if _said_kind(asked) in ENGINES else []
+    for path in told:
+        mistakes.add(
+            f"{path} = {asked[path].value}: how model type {layout.model_type} is divided or held is not known",
+            **{"from": str(asked[path].origin), "help": "its parameters were counted from its class; leave it out"},
+        )
 
 
 def _said_kind(asked: Mapping[str, Fact]) -> object:

@@ -15,7 +15,7 @@ _MOST_DIFFERENCES = 8
 
 def show_arch(report: ArchReport) -> str:
     """The report as text."""
-    parts = (_head, _blocks, _modules, _kept, _adapter, _folder, _layout, _assumed)
+    parts = (_head, _blocks, _modules, _tensors, _kept, _adapter, _folder, _layout, _assumed)
     sections = ["\n".join(part(report)) for part in parts]
     return "\n\n".join(section for section in sections if section)
 
@@ -28,6 +28,9 @@ def _head(report: ArchReport) -> Iterator[str]:
         yield f"  active      {arch.active_params:,} for a token"
     how = f"{report.quantisation}, the rest in {report.dtype}" if report.quantisation else report.dtype
     yield f"  weights     {gib(report.bytes)} in {how}"
+    if report.counted:
+        yield "  counted from"
+        yield from _folded(report.counted, 16)
     if report.published_params is not None:
         same = report.published_params == arch.params
         yield f"  published   {report.published_params:,}{' (the same)' if same else ''}"
@@ -68,8 +71,20 @@ def _formats(names: list[str]) -> str:
     return text if len(text) <= 18 else f"{text[:17]}…"
 
 
+def _tensors(report: ArchReport) -> Iterator[str]:
+    if report.tensors is None:
+        return
+    yield "tensors"
+    for tensor in report.tensors:
+        times = f"{tensor.count} ×" if tensor.count > 1 else ""
+        yield f"  {times:>6} {tensor.name}  {' × '.join(map(str, tensor.shape))}"
+
+
 def _kept(report: ArchReport) -> Iterator[str]:
     kept = report.kept
+    if report.counted:
+        yield "kept by a sequence: not known, as a class says its parameters only"
+        return
     if kept is None:
         yield "kept by a sequence: nothing, as this class generates nothing"
         return

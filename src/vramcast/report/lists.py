@@ -217,7 +217,7 @@ def _algorithms() -> list[dict[str, object]]:
     return [
         {
             "algorithm": entry.name,
-            "roles": list(entry.roles(everything)),
+            "roles": [role.name for role in entry.roles(everything)],
             "phases": list(dict.fromkeys(phase.name for phase in entry.phases(everything))),
             "what": entry.about,
         }

@@ -16,11 +16,13 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import time
+from typing import TypeAlias, overload
 
 import msgspec
 from platformdirs import user_cache_dir
 
-from vramcast.trace.question import Question
+from vramcast.models.counted import ClassCount
+from vramcast.trace.question import ClassQuestion, Question
 from vramcast.trace.recording import Recording
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "trl", "bitsandbytes", "liger-kernel")
@@ -31,14 +33,22 @@ _ABANDONED = 3600
 """seconds after which nobody writes a file any more"""
 
 
-class Cache:
-    """A directory of recordings; without one, nothing is kept."""
+Answer: TypeAlias = Recording | ClassCount
 
-    def __init__(self, directory: Path | None = None) -> None:
+
+class Cache:
+    """A directory of at most `kept` recordings; without one, nothing is kept."""
+
+    def __init__(self, directory: Path | None = None, kept: int = KEPT) -> None:
+        self.kept = kept
         self.directory = directory or Path(os.environ.get("VRAMCAST_CACHE") or user_cache_dir("vramcast")) / "trace"
 
-    def load(self, question: Question) -> Recording | None:
-        """The recording of a question under the installed versions, if it was kept whole."""
+    @overload
+    def load(self, question: Question) -> Recording | None: ...
+    @overload
+    def load(self, question: ClassQuestion, kind: type[ClassCount]) -> ClassCount | None: ...
+    def load(self, question: Question | ClassQuestion, kind: type[Answer] = Recording) -> Answer | None:
+        """The recording of a question under the installed versions, or the count, if it was kept whole."""
         file = self._file(question)
         try:
             content = file.read_bytes()
@@ -48,8 +58,8 @@ class Cache:
         try:
             if hashlib.sha256(body).digest() != content[:_CHECKSUM]:
                 raise ValueError("checksum")
-            recording = msgspec.msgpack.decode(zlib.decompress(body), type=Recording)
-            if not recording.sound:
+            answer = msgspec.msgpack.decode(zlib.decompress(body), type=kind)
+            if not answer.sound:
                 raise ValueError("content")
         except (ValueError, zlib.error, msgspec.DecodeError):
             with suppress(OSError):
@@ -57,11 +67,11 @@ class Cache:
             return None
         with suppress(OSError):
             os.utime(file)
-        return recording
+        return answer
 
-    def save(self, question: Question, recording: Recording) -> None:
-        """Keep a recording. A directory that cannot be written keeps nothing."""
-        body = zlib.compress(msgspec.msgpack.encode(recording), 1)
+    def save(self, question: Question | ClassQuestion, answer: Answer) -> None:
+        """Keep an answer. A directory that cannot be written keeps nothing."""
+        body = zlib.compress(msgspec.msgpack.encode(answer), 1)
         content = hashlib.sha256(body).digest() + body
         with suppress(OSError):
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -75,7 +85,7 @@ class Cache:
                     os.unlink(name)
             self._prune()
 
-    def _file(self, question: Question) -> Path:
+    def _file(self, question: Question | ClassQuestion) -> Path:
         key = msgspec.json.encode((question, installed(), _own_code()), order="deterministic")
         return self.directory / f"{hashlib.sha256(key).hexdigest()}.recording"
 
@@ -83,7 +93,7 @@ class Cache:
         """Old recordings, and what a writer that was ended left behind."""
         files = sorted(self.directory.glob("*.recording"), key=_used, reverse=True)
         left = [part for part in self.directory.glob("*.part") if _used(part) < time() - _ABANDONED]
-        for file in files[KEPT:] + left:
+        for file in files[self.kept :] + left:
             with suppress(OSError):
                 file.unlink()
 

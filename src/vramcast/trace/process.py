@@ -14,9 +14,10 @@ from typing import Self
 import msgspec
 
 from vramcast.errors import Mistake, Refused, refuse
-from vramcast.trace.question import Asked
+from vramcast.models.counted import ClassCount
+from vramcast.trace.question import Asked, ClassQuestion
 from vramcast.trace.recording import Recording
-from vramcast.trace.wire import Failed, Progress, Recorded, Wrong, receive
+from vramcast.trace.wire import Answer, Failed, Progress, Recorded, Wrong, receive
 
 NEEDED = ("torch", "transformers", "peft", "accelerate", "trl")
 COMMAND = (sys.executable, "-P", "-W", "ignore", "-m", "vramcast.trace.child")
@@ -61,6 +62,21 @@ class Child:
         Raises:
             Refused: the question is wrong, a patch did not apply, or the traced code failed.
         """
+        answer = self._answer(question, tell)
+        assert isinstance(answer, Recorded)
+        return answer.recording
+
+    def count(self, question: ClassQuestion, tell: Tell = lambda progress: None) -> ClassCount:
+        """Count the parameters of a class.
+
+        Raises:
+            Refused: Transformers has no such class, or it cannot be built from that config.
+        """
+        answer = self._answer(question, tell)
+        assert isinstance(answer, ClassCount)
+        return answer
+
+    def _answer(self, question: Asked, tell: Tell) -> Answer:
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -73,8 +89,8 @@ class Child:
             match receive(process.stdout):
                 case Progress() as progress:
                     tell(progress)
-                case Recorded(recording):
-                    return recording
+                case Recorded() | ClassCount() as answer:
+                    return answer
                 case Wrong(mistakes):
                     raise Refused([Mistake(fact, **context) for fact, context in mistakes])
                 case Failed(fact, context):

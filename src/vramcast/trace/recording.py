@@ -12,10 +12,12 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 Purpose: TypeAlias = Literal[
-    "weight", "adapter", "buffer", "gradient", "state", "input", "hidden", "cast", "cache", "activation", "workspace"
+    "weight", "adapter", "buffer", "gradient", "state", "input", "tower", "hidden", "cast", "cache", "activation",
+    "workspace",
 ]
-"""What a storage is for. `hidden` is the input of a block or of the head, `cast` a weight in another dtype, `workspace`
-what a library keeps without a tensor that Python sees, `activation` everything else that an operator makes."""
+"""What a storage is for. `tower` is what was made of images before the first block, `hidden` the input of a block or of
+the head, `cast` a weight in another dtype, `workspace` what a library keeps without a tensor that Python sees,
+`activation` everything else that an operator makes."""
 When: TypeAlias = Literal["first", "steady"]
 EMPTY_CACHE = -1
 """the event of torch.cuda.empty_cache()"""

@@ -19,6 +19,7 @@ ROUNDING, CONTEXT = "allocator.rounding", "cuda.context"
 _BY_PURPOSE = {
     "weight": "weights", "buffer": "weights", "adapter": "adapters", "gradient": "gradients",
     "state": "optimizer.state", "input": "inputs", "cache": "kv_cache", "workspace": "cublas.workspace",
+    "tower": "activations.vision",
 }  # fmt: skip
 STATES = {"load": "rest", "forward": "forward", "loss": "loss", "backward": "backward", "step": "step"}
 

@@ -7,6 +7,7 @@ from typing import IO, BinaryIO, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from vramcast.models.counted import ClassCount
 from vramcast.trace.recording import Recording
 
 _LENGTH = 8
@@ -39,7 +40,8 @@ class Failed(Struct, frozen=True, tag=True):
     context: dict[str, str]
 
 
-Frame: TypeAlias = Progress | Recorded | Wrong | Failed
+Answer: TypeAlias = Recorded | ClassCount
+Frame: TypeAlias = Progress | Answer | Wrong | Failed
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Frame)
 
 

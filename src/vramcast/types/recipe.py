@@ -16,6 +16,10 @@ class Recipe(Struct, frozen=True):
     outputs_kept: bool = False
     """The caller keeps the model's outputs until the step is over: logits; keys and values if nothing is recomputed."""
 
+    cache_by_config: bool = False
+    """Whether a model makes a cache of keys and values in training is said in its configuration only, which those that
+    see do not pass on: their language model makes one, and the outputs have it until the loss is there."""
+
     norms_fp32: bool = False
     """Beside packed weights, norms are fp32 whatever embedding and head are."""
 
@@ -92,6 +96,9 @@ class Recipe(Struct, frozen=True):
     device_map: bool = False
     """Transformers puts weights onto the card one by one (`device_map`), where one block of their size has been taken
     and given back; else a model is made on the host and moved."""
+
+    experts_apart: bool = False
+    """Each expert is a module of its own, run one after the other on its share of the tokens (Transformers 4)."""
 
     gptq_buffers: bool = False
     """4-bit GPTQ layers run on kernels that keep an unpacked copy of the largest one."""

@@ -1,6 +1,6 @@
 """The terms, by what they hold. Importing this package declares them all."""
 
 from vramcast.memory import allocator
-from vramcast.memory.terms import activations, cache, engine, optimizer, parallel, parameters, runtime
+from vramcast.memory.terms import activations, cache, engine, optimizer, parallel, parameters, runtime, sight
 
-__all__ = ["activations", "allocator", "cache", "engine", "optimizer", "parallel", "parameters", "runtime"]
+__all__ = ["activations", "allocator", "cache", "engine", "optimizer", "parallel", "parameters", "runtime", "sight"]

@@ -7,6 +7,7 @@ from vramcast.memory.pass_sizes import BlockPass, EndPass, Stack
 from vramcast.memory.passes import end_pass, sparse_end_pass, stack, tied_gradient
 from vramcast.memory.promotion import promoted
 from vramcast.memory.seat import Seat
+from vramcast.memory.sight import sight_pass
 from vramcast.memory.term import Interval, term
 from vramcast.memory.terms.cache import kept
 from vramcast.num import Size, at_most, total, worst
@@ -22,21 +23,31 @@ def _without_grad(seat: Seat) -> bool:
     return seat.engine is None and seat.state in ("infer", "generate")
 
 
-@term("inputs", lives=lambda seat: _in_step(seat) or _without_grad(seat), source=_TRACED)
+def _has_inputs(seat: Seat) -> bool:
+    return _in_step(seat) or _without_grad(seat) or (seat.trains and seat.sees and seat.state == "step")
+
+
+@term("inputs", lives=_has_inputs, source=_TRACED)
 def inputs(seat: Seat) -> Size:
-    """Token ids and the attention mask (8 bytes a token each) and, while blocks run, the rope tables. Small, but for
-    eager attention's mask of every pair of tokens: 2 bytes × micro-batch × length², 4 with fp32 weights."""
+    """Token ids and the attention mask (8 bytes a token each), the pixels of images in fp32 and, while blocks run, the
+    rope tables. Small, but for eager attention's mask of every pair of tokens: 2 bytes × micro-batch × length², 4 with
+    fp32 weights."""
+    pixels = sight_pass(seat).pixels if seat.sees else 0
+    if seat.state == "step":  # the loop has its batch until it takes the next one: ids are nothing beside pixels
+        return pixels
     end = end_pass(seat)
-    mask = end.mask if _masked(seat) else 0
+    alone = seat.state == "backward" and seat.instant == "last block" and not seat.reentrant
+    mask = (end.first_mask if alone else end.mask) if _masked(seat) else 0
     if seat.instant in ("embedding", "first token"):
-        return end.inputs + (mask if seat.reentrant else 0)
-    return end.inputs + end.tables + mask
+        return end.inputs + pixels + (mask if seat.reentrant else 0)
+    return end.inputs + pixels + end.tables + mask
 
 
 def _masked(seat: Seat) -> bool:
     """Checkpoints keep the mask for the recomputation, the reentrant kind until the graph is gone; the backward of a
     plain block does not need it."""
-    runs_forward = seat.state == "forward" or (seat.state == "infer" and seat.instant == "last block")
+    blocks = _without_grad(seat) and seat.instant in ("last block", "prefill", "decode")
+    runs_forward = seat.state == "forward" or blocks
     return runs_forward or (seat.recompute == "full" and seat.records)
 
 
@@ -76,10 +87,16 @@ def activations_saved(seat: Seat) -> Size:
         return end.front
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
         last_input = layers.last.carried if layers.last.keeps_input else end.hidden
-        return end.front + first.saved + layers.inner(_kept) + last_input
+        own = first.carried if seat.arch.ends.learned else 0  # else it is what the embedding gave
+        return end.front + own + first.saved + first.cached + layers.inner(_kept_and_cached) + last_input
     if seat.instant == "first block":  # backward begins with the last layer, which counts its own
         return end.leaf + first.carried + first.saved + layers.inner(_kept)
-    return end.leaf + first.carried + first.saved + layers.later(_kept)
+    cached = layers.all(lambda block: block.cached) if seat.state == "loss" else 0
+    return end.leaf + first.carried + first.saved + layers.later(_kept) + cached
+
+
+def _kept_and_cached(block: BlockPass) -> Size:
+    return _kept(block) + block.cached
 
 
 def _kept(block: BlockPass) -> Size:
@@ -143,14 +160,14 @@ def activations_block(seat: Seat) -> Size:
     layers, end = stack(seat), end_pass(seat)
     if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
         return end.front + end.hidden + layers.most(_forward)
-    waits = tied_gradient(seat) if _tied_waits(seat) else 0
+    waits, leaf = tied_gradient(seat) if _tied_waits(seat) else 0, end.leaf if seat.sees else 0
     match seat.instant:
         case "first block" if seat.state == "backward":
             return (_inner_backward(layers) if seat.inner else _backward(layers.last)) + waits
         case "last block" if seat.state == "backward":
-            return _backward(layers.first) + waits
+            return _backward(layers.first) + waits + leaf
         case "embedding":
-            return end.embedding - end.embedding_gradient + waits
+            return end.embedding - end.embedding_gradient + waits + leaf
         case _:
             return _last_forward(layers)
 
@@ -182,7 +199,8 @@ def _inner_backward(layers: Stack) -> Size:
 
     def at(place: int, block: BlockPass) -> Size:
         learned = layers.over(place, length, lambda later: later.gradients) - layers.last.gradients
-        return _backward(block) + learned - layers.over(place, length - 1, _kept)
+        gone = layers.over(place, length - 1, _kept) + layers.over(place, length - 1, _saved_casts)
+        return _backward(block) + learned - gone
 
     return worst(0, *(at(place, block) for place, block in layers.places(inner=True)))
 

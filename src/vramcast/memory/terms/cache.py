@@ -24,7 +24,7 @@ _BITS = {"int8": 8, "int4": 4}
 def kept(seat: Seat) -> tuple[LayerKind, ...]:
     """What each layer keeps of the tokens that were."""
     arch = seat.arch
-    return seat.once("kept", lambda: cache_kinds(arch.layout, arch.config, arch.source))
+    return arch.once("kept", lambda: cache_kinds(arch.layout, arch.config, arch.source))
 
 
 def _lives(seat: Seat) -> bool:

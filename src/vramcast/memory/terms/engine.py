@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.catalog.overheads import nccl, overhead
+from vramcast.catalog.overheads import overhead
+from vramcast.memory.communicator import communicator
 from vramcast.memory.loaded import loaded_bytes
 from vramcast.memory.seat import Engine, Seat
 from vramcast.memory.term import Interval, term
-from vramcast.num import Size, at_most, let, shard, whole, worst
+from vramcast.num import Size, at_most, gather, let, shard, whole, worst
 
 _VLLM = "vllm/v1/worker/gpu_worker.py, determine_available_memory"
 _MILLION = 1_000_000
@@ -54,7 +55,7 @@ def engine_weights(seat: Seat) -> Size:
     gone (level 2) or on the host (level 1). It wakes before the trainer lets go of anything: at the weight sync both
     copies are there.
     """
-    return seat.once("engine weights", lambda: loaded_bytes(engine_of(seat).served))
+    return loaded_bytes(engine_of(seat).served)
 
 
 @term("engine.activation", lives=_stepping, basis="calibrated", source=_VLLM + "; sampler bytes measured by version")
@@ -120,7 +121,11 @@ def engine_runtime(seat: Seat) -> Interval:
 def one_sequence(seat: Seat) -> Size:
     """The smallest usable pool: one sequence of the engine's length."""
     engine = engine_of(seat)
-    return engine.served.least_pool(int(engine.max_len), int(engine.max_batched_tokens))
+
+    def least(sizes: tuple[int, ...]) -> int:
+        return engine.served.least_pool(*sizes)
+
+    return gather(least, (engine.max_len, engine.max_batched_tokens))
 
 
 @term(
@@ -154,8 +159,7 @@ def sync_communicator(seat: Seat) -> Interval:
 
     There from the start; new weights are broadcast through it, one tensor at a time.
     """
-    row = nccl(1 + int(seat.served))
-    return Interval(row.low, row.point, row.high)
+    return communicator(1 + seat.served)
 
 
 @term(

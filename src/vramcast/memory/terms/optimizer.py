@@ -11,7 +11,7 @@ from vramcast.memory.term import term
 from vramcast.memory.terms.parameters import sized
 from vramcast.memory.units import (
     embedding_elements,
-    held_trainable,
+    held_learned,
     trainable_dtype,
     trainable_shapes,
     trainable_tensors,
@@ -43,7 +43,7 @@ def state_bytes(seat: Seat) -> Size:
         return row.states * _blocks(seat, _eight_bit, _fp32)
     if row.form == "factored":
         return total(count * (rows + width) for count, rows, width in trainable_shapes(seat)) * BYTES[state_dtype(seat)]
-    return row.states * held_trainable(seat) * BYTES[state_dtype(seat)]
+    return row.states * held_learned(seat) * BYTES[state_dtype(seat)]
 
 
 def _eight_bit(elements: int) -> int:
@@ -143,5 +143,5 @@ def optimizer_step(seat: Seat) -> Size:
 def _temporary(seat: Seat, temporary: Temporary) -> Size:
     dtype = state_dtype(seat) if temporary.dtype == "parameter" else temporary.dtype
     if temporary.of == "all":
-        return temporary.copies * held_trainable(seat) * BYTES[dtype]
+        return temporary.copies * held_learned(seat) * BYTES[dtype]
     return temporary.copies * worst(*(elements for _, elements in trainable_tensors(seat))) * BYTES[dtype]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
-from vramcast.catalog.overheads import nccl
+from vramcast.memory.communicator import communicator
 from vramcast.memory.passes import end_pass, stack
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Interval, term
@@ -11,6 +11,7 @@ from vramcast.memory.units import (
     gathered_block,
     gathered_layers,
     gathered_root,
+    learned_parameters,
     learns_whole,
     reduced_block,
     reduced_root,
@@ -146,7 +147,7 @@ def gradients_unsharded(seat: Seat) -> Size:
 
 
 def _learning(seat: Seat) -> Size:
-    return gathered_root(seat) if learns_whole(seat) else trainable_parameters(seat)
+    return gathered_root(seat) if learns_whole(seat) else learned_parameters(seat)
 
 
 def _new_beside_kept(seat: Seat) -> bool:
@@ -207,5 +208,4 @@ def nccl_buffers(seat: Seat) -> Interval:
     Grows with the channels to every peer: some hundred MiB on two GPUs, one to two GiB on eight. More communicators
     (tensor, pipeline, expert parallel) add more; an all-to-all adds several GiB.
     """
-    row = nccl(int(seat.gpus))
-    return Interval(row.low, row.point, row.high)
+    return communicator(seat.gpus)

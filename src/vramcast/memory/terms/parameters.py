@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from vramcast.catalog.dtypes import BYTES
+from vramcast.memory.packing import path_of
 from vramcast.memory.passes import end_pass, stack
 from vramcast.memory.seat import Seat
 from vramcast.memory.term import Tensors, term
 from vramcast.memory.units import (
     held_adapters,
     held_flat,
+    held_learned,
     held_trainable,
     held_trainable_blocks,
+    learned_parameters,
     learns_whole,
-    linear_of,
     stored_tensors,
     stored_weights,
     trainable_dtype,
-    trainable_parameters,
     trainable_tensors,
 )
 from vramcast.num import Size, worst
@@ -81,7 +82,7 @@ def quant_buffers(seat: Seat) -> Size:
     Marlin's, which newer versions and engines choose, need none.
     """
     formats = seat.packing.formats if seat.packing else {}
-    packed = [weight for _, weight, _ in seat.arch.tensors() if linear_of(weight) in formats]
+    packed = [weight for block, weight, _ in seat.arch.tensors() if path_of(block.prefix, weight.name) in formats]
     largest = worst(*(weight.elements for weight in packed))
     widest = worst(*(side for weight in packed for side in weight.shape))
     return (largest + widest) * BYTES["fp16"]
@@ -127,7 +128,7 @@ def gradients(seat: Seat) -> Size:
     if seat.sharded:
         return _reduced(seat)
     if _complete(seat):
-        return trainable_parameters(seat) * BYTES[trainable_dtype(seat)]
+        return learned_parameters(seat) * BYTES[trainable_dtype(seat)]
     layers = stack(seat)
     done = {"loss": 0, "first block": layers.last.gradients}.get(seat.instant)
     learned = layers.all(lambda block: block.gradients) if done is None else done
@@ -137,7 +138,7 @@ def gradients(seat: Seat) -> Size:
 def _reduced(seat: Seat) -> Size:
     """Shares of the units whose backward is over: the root's come last."""
     if _complete(seat):
-        share = held_flat(seat) if learns_whole(seat) else held_trainable(seat)
+        share = held_flat(seat) if learns_whole(seat) else held_learned(seat)
         return share * BYTES[trainable_dtype(seat)]
     if seat.keeps_gradients or seat.whole_unit:
         return 0

@@ -40,18 +40,9 @@ def cublas_workspace(seat: Seat) -> Size:
     backward on, autograd's. Layers with a bias add 1 MiB of cublasLt a thread before Hopper.
     """
     size = seat.gpu.cublas_workspace_bytes.value
-    if _has_biases(seat) and seat.gpu.before_hopper:
+    if seat.arch.has_biases and seat.gpu.before_hopper:
         size += LT_WORKSPACE
     return (2 if _multiplied(seat) else 1) * size
-
-
-def _has_biases(seat: Seat) -> bool:
-    """Some linear layer of a block has a bias."""
-    return any(f"{name}.bias" in names for names, linears in _names(seat) for name in linears)
-
-
-def _names(seat: Seat) -> list[tuple[set[str], tuple[str, ...]]]:
-    return [({weight.name for weight in block.weights}, block.linears()) for block in seat.arch.kinds]
 
 
 def _multiplied(seat: Seat) -> bool:

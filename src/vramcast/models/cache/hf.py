@@ -63,13 +63,15 @@ def static_bytes(
 def offloaded_bytes(
     kinds: Iterable[LayerKind], formats: Formats, sequences: Size, tokens: Size, *, only_full: bool = False
 ) -> Size:
-    """An offloaded cache on the GPU: the largest two layers, the one at work and the next one on its way.
+    """An offloaded cache on the GPU: the largest two layers, the one at work and the next one on its way, and the
+    states of layers that keep nothing of single tokens, which never leave (Cache.prefetch).
 
     `only_full`: `offload_only_non_sliding`, so that sliding layers stay.
     """
     kinds = tuple(kinds)
-    stays = [kind for kind in kinds if only_full and kind.window]
-    moves = [kind for kind in kinds if not (only_full and kind.window)]
+    states = [kind for kind in kinds if all(part.keeps == "sequence" for part in kind.parts)]
+    stays = [kind for kind in kinds if (only_full and kind.window) or kind in states]
+    moves = [kind for kind in kinds if kind not in stays]
     sizes = [_layer(kind, formats, tokens) for kind in moves for _ in range(min(len(kind.layers), 2))]
     most = sorted(sizes, key=int)[-2:]
     held = total(len(kind.layers) * _layer(kind, formats, tokens) for kind in stays)

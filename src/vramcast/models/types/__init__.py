@@ -7,11 +7,15 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
-from vramcast.errors import Refused, near, refuse
+from vramcast.errors import Mistake, Refused, near
 
 if TYPE_CHECKING:  # `check` imports this file, and needs neither
     from vramcast.models.fields import Fields
     from vramcast.models.layout import Blocks, Ends
+
+
+class Unknown(Refused):
+    """A model type, or a field of one, that no table has: its class may be counted all the same (`counted.py`)."""
 
 
 class Row(Protocol):
@@ -50,14 +54,16 @@ def row_of(model_type: str) -> Row:
     return table.TYPES[model_type]
 
 
-def unknown_type(model_type: str, source: str) -> Refused:
+def unknown_type(model_type: str, source: str) -> Unknown:
     """The refusal of a type that no table has: it is never taken for another."""
-    known = family_of()
-    return refuse(
-        f"unknown model type {model_type!r}" if model_type else "the config names no model_type",
-        **{
-            "from": source,
-            "near": near(model_type, known),
-            "help": "a type is a row of a table: see CONTRIBUTING.md, or open an issue with the config.json",
-        },
-    )
+    from vramcast.models.counted import own_code, reading
+
+    context = {
+        "from": source,
+        "why": "models of this type bring their own code, which is not read" if own_code(model_type) else "",
+        "near": "" if reading(model_type) else near(model_type, family_of()),
+        "works": reading(model_type),
+        "help": "a type is a row of a table: see CONTRIBUTING.md, or open an issue with the config.json",
+    }
+    fact = f"unknown model type {model_type!r}" if model_type else "the config names no model_type"
+    return Unknown([Mistake(fact, **context)])

@@ -2,11 +2,110 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from msgspec import Struct
+
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.parts import either, gated, hidden, linear, norm, tensor
+from vramcast.models.ops import Forward, Heads, Index, Operators, Rotation, Tensor
+from vramcast.models.parts import Part, Weights, either, gated, hidden, linear, norm, tensor
 from vramcast.models.types.decoder import Decoder
-from vramcast.models.types.experts import first_dense, listed, moe, shared, times
+from vramcast.models.types.experts import GROUPED, Scores, first_dense, listed, moe, shared, times
+from vramcast.num import Size
+
+
+class Latent(Struct, frozen=True):
+    """The forward of `DeepseekV3Attention`: keys and values of every head are made of a latent that all share, which is
+    what the cache keeps; a part of every head has positions."""
+
+    heads: Heads
+    rope: Size
+    """width of the part with positions"""
+    low: Size
+    """width of the latent"""
+    compressed: bool
+    """queries go through a latent of their own"""
+    rotation: Rotation
+    index: Index | None = None
+    """the scorer that chooses the keys of every token"""
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        at, heads, count = "self_attn", self.heads, self.heads.count
+        own = heads.width - self.rope
+        ops.scope(at)
+        queries, narrow_queries = self._queries(ops, x, at)
+        passed, turning = ops.split(queries, count * own, count * self.rope, by_head=True)
+        both = ops.linear(f"{at}.kv_a_proj_with_mqa", x)
+        narrow, position = ops.split(both, self.low, self.rope)
+        latent = ops.norm("rms", f"{at}.kv_a_layernorm", narrow)
+        ops.scope(at)
+        turned, turned_key = ops.turn(turning, self.rotation), ops.turn(position, self.rotation)
+        ops.drop(narrow, turning, position)
+        latent, turned_key = ops.remember(latent, turned_key)
+        query = ops.join(passed, turned)
+        expanded = ops.linear(f"{at}.kv_b_proj", latent)
+        unturned, value = ops.split(expanded, count * own, count * heads.values, by_head=True)
+        key = ops.fill(unturned, turned_key, count)
+        ops.drop(expanded, unturned)
+        mixed = self._attend(ops, x, narrow_queries, query, key, value)
+        out = ops.linear(f"{at}.o_proj", mixed)
+        ops.drop(queries, passed, both, latent, turned, turned_key, query, key, value, mixed, *narrow_queries)
+        return out
+
+    def _attend(
+        self, ops: Operators, x: Tensor, narrow: list[Tensor], query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        if self.index is None:
+            return ops.attention(query, key, value, self.heads, joined=True)
+        chosen = ops.chosen_keys(x, narrow[0], self.index)
+        mask, held = ops.hide(chosen, query.dtype)
+        mixed = ops.attention(query, key, value, self.heads, joined=True, mask=mask)
+        ops.drop(mask)
+        ops.keep(chosen, *held)
+        return mixed
+
+    def _queries(self, ops: Operators, x: Tensor, at: str) -> tuple[Tensor, list[Tensor]]:
+        """(queries; the latent they are made of, where that is held: a scorer is given it too)."""
+        if not self.compressed:
+            return ops.linear(f"{at}.q_proj", x), []
+        narrow = ops.linear(f"{at}.q_a_proj", x)
+        latent = ops.norm("rms", f"{at}.q_a_layernorm", narrow)
+        ops.scope(at)
+        ops.drop(narrow)
+        out = ops.linear(f"{at}.q_b_proj", latent)
+        if self.index is not None:
+            return out, [latent]
+        ops.drop(latent)
+        return out, []
+
+
+def latent(
+    rotation: Rotation = "halves",
+    if_interleaved: Rotation | None = None,
+    indexed: Rotation | None = None,
+    scored: bool = True,
+) -> Part:
+    """Latent attention with one way to turn, or with another where the config says `rope_interleave`. `indexed`: a
+    scorer chooses keys, which turns like this; `scored`: it is the layer's own."""
+
+    def forward(c: Fields, _: int) -> Forward:
+        count, rope = c.count("num_attention_heads"), c.count("qk_rope_head_dim")
+        width = c.named("head_dim", c.count("qk_nope_head_dim") + rope)
+        heads = Heads(count, count, width, c.count("v_head_dim", hidden(c) // count))
+        how = if_interleaved if if_interleaved and c.flag("rope_interleave") else rotation
+        index = None
+        if indexed is not None:
+            sizes = c.count("index_n_heads"), c.count("index_head_dim"), rope, c.count("index_topk")
+            index = Index(*sizes, indexed, scored)
+        return Latent(heads, rope, c.count("kv_lora_rank"), bool(c.count("q_lora_rank", 0, 0)), how, index)
+
+    return Part(_indexed if indexed is not None and scored else mla, forward)
+
+
+def turned_width(c: Fields) -> Size:
+    """Width of the tables of positions: of the part of a head that has some."""
+    return c.count("qk_rope_head_dim")
 
 
 def mla(c: Fields, _: int) -> list[Weight]:
@@ -134,19 +233,33 @@ class _V4(Decoder, frozen=True):
 _SHARED = shared(times("n_shared_experts"))
 _BIASED = shared(times("n_shared_experts"), bias="mlp_bias")
 _V4_SHARED = shared(lambda c: c.count("moe_intermediate_size"), bias="mlp_bias")
-_MOE = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense())
-_LISTED = moe("n_routed_experts", shared_part=_SHARED, sparse=listed(otherwise=first_dense()))
-DEEPSEEK = Decoder(mla, _MOE)
+_V2 = moe(
+    "n_routed_experts",
+    shared_part=_BIASED,
+    sparse=first_dense(),
+    dense=gated("mlp_bias"),
+    scores=Scores(wide=True, scaled=True),
+)
+_V3 = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense(), scores=GROUPED)
+_LISTED = moe("n_routed_experts", shared_part=_SHARED, sparse=listed(otherwise=first_dense()), scores=GROUPED)
+_PAIRS = latent(if_interleaved="pairs")
+_GLM_OWN, _GLM_SHARED = latent("pairs", indexed="pairs"), latent("pairs", indexed="pairs", scored=False)
+
+
+def _decoder(attention: Weights, mlp: Weights, **more: Any) -> Decoder:
+    return Decoder(attention, mlp, rotary=turned_width, **more)
+
+
+DEEPSEEK = _decoder(mla, moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense()))
+"""its parameters only: code of their own runs models that bring some"""
 
 TYPES = {
-    "deepseek_v2": Decoder(
-        mla, moe("n_routed_experts", shared_part=_BIASED, sparse=first_dense(), dense=gated("mlp_bias"))
-    ),
-    "deepseek_v3": DEEPSEEK,
+    "deepseek_v2": _decoder(latent("complex"), _V2),
+    "deepseek_v3": _decoder(_PAIRS, _V3),
     "kimi_k2": DEEPSEEK,
-    "deepseek_v32": Decoder(_indexed, _LISTED),
-    "glm_moe_dsa": Decoder(either(_scores, _indexed, mla), _LISTED),
-    "glm4_moe_lite": Decoder(mla, moe("n_routed_experts", shared_part=_SHARED, sparse=listed())),
-    "minicpm3": Decoder(mla, gated("mlp_bias")),
+    "deepseek_v32": _decoder(latent("pairs", indexed="halves"), _LISTED),
+    "glm_moe_dsa": _decoder(either(_scores, _GLM_OWN, _GLM_SHARED), _LISTED),
+    "glm4_moe_lite": _decoder(_PAIRS, moe("n_routed_experts", shared_part=_SHARED, sparse=listed(), scores=GROUPED)),
+    "minicpm3": _decoder(latent(), gated("mlp_bias"), multiplies=True, scales_hidden=True),
     "deepseek_v4": _V4(_v4_attention, moe("n_routed_experts", shared_part=_V4_SHARED), more=_v4_connections),
 }

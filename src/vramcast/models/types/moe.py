@@ -2,20 +2,68 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+from msgspec import Struct
+
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.parts import gated, gqa, heads, hidden, linear, norm, tensor
+from vramcast.models.ops import Forward, Heads, Operators, Tensor
+from vramcast.models.parts import (
+    GroupedQuery,
+    Part,
+    gated,
+    gqa,
+    head_width,
+    heads,
+    hidden,
+    linear,
+    norm,
+    rotary_width,
+    tensor,
+)
 from vramcast.models.types.decoder import Decoder
-from vramcast.models.types.experts import first_dense, listed, moe, routed, shared, sparse_step, times
+from vramcast.models.types.experts import GROUPED, Scores, first_dense, listed, moe, routed, shared, sparse_step, times
+from vramcast.num import Size, whole
 
 _QK = "q_norm k_norm"
 _SHARED = shared(times("n_shared_experts"))
-_DEEPSEEK = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense())
+_SHARES = Scores(shares="norm_topk_prob", like="logits")
+_DEEPSEEK = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense(), scores=GROUPED)
+
+
+def _rotary_dim(c: Fields) -> Size:
+    """MiniMax says how many elements."""
+    return c.count("rotary_dim", 0) or rotary_width()(c)
 
 
 def _sinks(c: Fields, _: int) -> list[Weight]:
     """GPT-OSS: one learned logit a head."""
     return [tensor("self_attn.sinks", axis(c.count("num_attention_heads")))]
+
+
+class PhiMixture(Struct, frozen=True):
+    """The forward of `PhimoeSparseMoeBlock`: its router draws two experts one after the other; noise on the tokens."""
+
+    activation: str
+    noisy: bool
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        ops.scope("mlp")
+        noisy = [x]
+        for _ in range(2 * self.noisy):
+            noisy.append(ops.jitter(noisy[-1]))
+        logits = ops.linear("mlp.router", noisy[-1])
+        weights, places = ops.sparse_mixer(logits)
+        out = ops.experts("mlp.experts", noisy[-1], places, weights, self.activation)
+        ops.drop(*noisy[1:], logits, weights, places)
+        return out
+
+
+_phi = Part(
+    moe("num_local_experts", width="intermediate_size", gate="router"),
+    lambda c, _: PhiMixture(c.word("hidden_act", "silu"), bool(c.get("input_jitter_noise"))),
+)
 
 
 def _ernie_rule(c: Fields, layer: int) -> bool:
@@ -56,6 +104,25 @@ def _mimo_attention(c: Fields, layer: int) -> list[Weight]:
     swa, full = c.get("add_swa_attention_sink_bias"), c.flag("add_full_attention_sink_bias")
     sink = swa is None or bool(swa) if sliding else full
     return [*found, tensor("self_attn.sinks", axis(count))] if sink else found
+
+
+def _mimo_turned(c: Fields) -> Size:
+    """A third of a head, the same in both kinds of layers."""
+    found = c.get("rope_parameters")
+    kinds = cast("dict[str, Any]", found).values() if isinstance(found, dict) else ()
+    said = [cast("dict[str, Any]", kind).get("partial_rotary_factor") for kind in kinds if isinstance(kind, dict)]
+    return c.named("rotary_dim", int(int(c.count("head_dim")) * float(next(filter(None, said), _MIMO_PART))))
+
+
+_MIMO_PART = 0.334
+"""transformers/models/mimo_v2_flash/configuration_mimo_v2_flash.py"""
+
+
+def _mimo_forward(c: Fields, layer: int) -> Forward:
+    count, width, sliding = c.count("num_attention_heads"), c.count("head_dim"), _mimo_slides(c, layer)
+    keys = c.count("num_key_value_heads") * (2 if sliding else 1)
+    shape = Heads(count, keys, width, c.count("v_head_dim", width), sinks=sliding, shifts="freed")
+    return GroupedQuery("self_attn", "o_proj", shape, partial=_mimo_turned(c), scales_values=True)
 
 
 def _zaya_attention(c: Fields, _: int) -> list[Weight]:
@@ -103,45 +170,69 @@ def _zaya_input(c: Fields, _: int) -> list[Weight]:
     return [tensor(f"input_hidden_states_{name}", hidden(c)) for name in ("scale", "bias")]
 
 
-_GLM4 = Decoder(gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm"), _DEEPSEEK)
-
 TYPES = {
-    "mixtral": Decoder(gqa(), moe("num_local_experts", width="intermediate_size")),
+    "mixtral": Decoder(gqa(), moe("num_local_experts", width="intermediate_size", scores=Scores(shares=True))),
     "qwen2_moe": Decoder(
         gqa("qkv_bias"),
         moe(
             shared_part=shared(lambda c: c.count("shared_expert_intermediate_size"), "mlp.shared_expert", gate=True),
+            shared_first=True,
             sparse=sparse_step,
+            scores=_SHARES,
         ),
     ),
-    "qwen3_moe": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), moe(sparse=sparse_step)),
+    "qwen3_moe": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), moe(sparse=sparse_step, scores=_SHARES)),
     "olmoe": Decoder(
-        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), moe(width="intermediate_size")
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"),
+        moe(width="intermediate_size", scores=_SHARES),
     ),
     "flex_olmo": Decoder(
-        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"),
-        moe(width="intermediate_size"),
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all", norm_kind="rms_wide"),
+        moe(width="intermediate_size", scores=_SHARES),
         norms="post_attention_layernorm post_feedforward_layernorm",
+        norm="rms_wide",
+        order="post",
     ),
     "granitemoe": Decoder(
         gqa("attention_bias", "attention_bias"),
-        moe("num_local_experts", width="intermediate_size", at="block_sparse_moe", gate="router"),
+        moe(
+            "num_local_experts",
+            width="intermediate_size",
+            at="block_sparse_moe",
+            gate="router",
+            scores=Scores("chosen", like="tokens"),
+        ),
+        multiplies=True,
     ),
     "phimoe": Decoder(
         gqa("attention_bias", "attention_bias"),
-        moe("num_local_experts", width="intermediate_size", gate="router"),
+        _phi,
+        norm="layer",
         norm_bias=True,
         head_bias="lm_head_bias",
     ),
     "gpt_oss": Decoder(
-        gqa("attention_bias", "attention_bias", extra=_sinks),
+        gqa("attention_bias", "attention_bias", rotation="chunks", sinks=True, extra=_sinks),
         moe(
-            "num_local_experts", width="intermediate_size", gate="router", gate_bias=True, transposed=True, biased=True
+            "num_local_experts",
+            width="intermediate_size",
+            gate="router",
+            gate_bias=True,
+            transposed=True,
+            biased=True,
+            scores=Scores("chosen"),
         ),
+        norm="rms_wide",
+        rotary=lambda c: whole(head_width(c), 2),
+        kernel="eager",
     ),
-    "minimax_m2": Decoder(gqa(qk_norm=_QK, norm_width="all"), moe("num_local_experts", width="intermediate_size")),
+    "minimax_m2": Decoder(
+        gqa(qk_norm=_QK, norm_width="all", rotary=_rotary_dim),
+        moe("num_local_experts", width="intermediate_size", scores=Scores("sigmoid", biased=True, shares=True)),
+        rotary=_rotary_dim,
+    ),
     "ernie4_5_moe": Decoder(
-        gqa("use_bias", "use_bias"),
+        gqa("use_bias", "use_bias", rotation="widened", interleaves=True),
         moe(
             "moe_num_experts",
             "moe_k",
@@ -149,27 +240,48 @@ TYPES = {
             sparse=_ernie_rule,
             dense=gated("use_bias"),
             extra=_ernie_statics,
+            shared_first=True,
+            scores=Scores(wide=True, apart=True, biased=True, shares=True, in_place=False, like="tokens"),
         ),
         head_bias="use_bias",
+        wide_tables=True,
     ),
     "hunyuan_v1_moe": Decoder(
-        gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm"),
+        gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm", norm_last=True),
         moe(
             top="moe_topk",
             width="intermediate_size",
             gate="gate.wg",
             shared_part=shared(lambda c: c.count("intermediate_size"), "mlp.shared_mlp"),
+            shared_first=True,
+            scores=Scores(shares=True, like="logits"),
         ),
     ),
     "dots1": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), _DEEPSEEK),
-    "glm4_moe": _GLM4,
-    "sarvam_moe": _GLM4,
+    "glm4_moe": Decoder(
+        gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm", rotary=rotary_width(0.5)),
+        _DEEPSEEK,
+        rotary=rotary_width(0.5),
+    ),
+    "sarvam_moe": Decoder(
+        gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm"),
+        moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense()),
+    ),
     "hy_v3": Decoder(
         gqa("attention_bias", "attention_bias", qk_norm=_QK),
-        moe(shared_part=shared(times("num_shared_experts"), bias="mlp_bias"), sparse=listed(), dense=gated("mlp_bias")),
+        moe(
+            shared_part=shared(times("num_shared_experts"), bias="mlp_bias"),
+            sparse=listed(),
+            dense=gated("mlp_bias"),
+            wide_sum="enable_moe_fp32_combine",
+            scores=Scores("sigmoid", wide=True, biased=True, shares=True, in_place=False, scaled=True),
+        ),
     ),
     "mimo_v2_flash": Decoder(
-        _mimo_attention, moe("n_routed_experts", sparse=listed(otherwise=listed("moe_layer_freq")))
+        Part(_mimo_attention, _mimo_forward),
+        moe("n_routed_experts", sparse=listed(otherwise=listed("moe_layer_freq")), scores=GROUPED),
+        rotary=_mimo_turned,
+        kernel="eager",
     ),
     "zaya": Decoder(_zaya_attention, _zaya_experts, more=_zaya_scales, first=_zaya_input, head_bias="lm_head_bias"),
 }

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Blocks, Ends, Weight, axis
-from vramcast.models.parts import either, gated, gqa, hidden, linear, norm, tensor
+from vramcast.models.layout import Blocks, Ends, Need, Sight, Weight, axis
+from vramcast.models.parts import gated, gqa, hidden, linear, norm
 from vramcast.models.types import qwen_vision, towers
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.dense import TYPES as DENSE
-from vramcast.models.types.experts import Rule, listed, moe, routed, shared
+from vramcast.models.types.experts import Rule, listed, moe, shared
+from vramcast.models.types.llama_vision import LLAMA4, MLLAMA
 from vramcast.models.types.mla import DEEPSEEK
 from vramcast.models.types.moe import TYPES as MOE
 from vramcast.models.types.recurrent import QWEN3_5, QWEN3_5_MOE
@@ -32,6 +33,14 @@ class Multimodal(Struct, frozen=True):
     """`text_config.tie_word_embeddings` alone ties the head too"""
     flat: bool = False
     """older configs spell the language model's fields beside `vision_config`"""
+    sight: Callable[[Fields], Sight | None] | None = None
+    """what the tower runs on, where its forward is written"""
+    own_cache: bool = True
+    """the forward of the whole model does not pass on what its configuration says of a cache"""
+    both_ways: bool = False
+    """tokens of an image see each other"""
+    axes: bool = False
+    """positions have three axes (M-RoPE), and each sequence its own"""
 
     def blocks(self, c: Fields) -> list[Blocks]:
         section = c.flat("text_config") if self.flat else self.section(c)
@@ -39,13 +48,21 @@ class Multimodal(Struct, frozen=True):
         tied = c.flag(self.tied) or bool(self.text_ties and section.given("tie_word_embeddings"))
         section.given("tie_word_embeddings")
         decoder = text.blocks(section, self.prefix, self.head, tied)
-        return [*self.tower(c, section.count("hidden_size")), *decoder]
+        seen = self.tower(c, section.count("hidden_size"))
+        return [*(structs.replace(block, needs=block.needs or _need(block)) for block in seen), *decoder]
 
     def ends(self, c: Fields) -> Ends:
         """Those of the language model."""
         section = c.flat("text_config") if self.flat else self.section(c)
         text = self.text if isinstance(self.text, Decoder) else self.named(c, self.text)
-        return text.ends(section)
+        sight = self.sight(c) if self.sight else None
+        return structs.replace(
+            text.ends(section),
+            own_positions=self.axes,
+            own_cache=self.own_cache,
+            both_ways=self.both_ways,
+            sight=sight,
+        )
 
     def section(self, c: Fields) -> Fields:
         """The language model's fields, with the defaults of its own type if it is one."""
@@ -63,39 +80,8 @@ class Multimodal(Struct, frozen=True):
         return known.get(model_type, next(iter(known.values())))
 
 
-def _crosses(c: Fields, layer: int) -> bool:
-    return layer in c.indices("cross_attention_layers")
-
-
-def _cross_gates(c: Fields, layer: int) -> list[Weight]:
-    return [tensor(f"cross_attn_{name}_gate", 1) for name in ("attn", "mlp")] if _crosses(c, layer) else []
-
-
-class _Mllama(Decoder, frozen=True):
-    """Llama 3.2 Vision has eight more embeddings than logits."""
-
-    def embedding(self, c: Fields) -> list[Weight]:
-        return [tensor("embed_tokens.weight", axis(c.count("vocab_size") + 8, kind="vocab"), hidden(c))]
-
-
-def _llama4_rule(c: Fields, layer: int) -> bool:
-    chosen, step = c.get("moe_layers"), c.count("interleave_moe_layer_step", 1)
-    if isinstance(chosen, list):
-        return layer in chosen
-    return layer % step == step - 1
-
-
-def _llama4_experts(c: Fields, layer: int) -> list[Weight]:
-    middle = axis(c.count("intermediate_size"))
-    number, used, at = c.count("num_local_experts"), c.count("num_experts_per_tok"), "feed_forward"
-    return [
-        *routed(c, f"{at}.experts", number, used, middle, transposed=True),
-        *linear(f"{at}.router", hidden(c), number),
-        *gated(at=f"{at}.shared_expert")(c, layer),
-    ]
-
-
-_dense_llama4 = gated(at="feed_forward", width=lambda c: axis(c.count("intermediate_size_mlp")))
+def _need(block: Blocks) -> Need:
+    return "sound" if block.name.startswith("audio") else "images"
 
 
 def _m3_attention(c: Fields, layer: int) -> list[Weight]:
@@ -130,26 +116,24 @@ _M3 = Decoder(
         dense=gated(fused="gate_up_proj", width=lambda c: axis(c.count("dense_intermediate_size"))),
     ),
 )
+_LLAVA = {name: DENSE[name] for name in ("llama", "mistral", "qwen2")}
 _MISTRAL = {"mistral": DENSE["mistral"], "ministral3": DENSE["mistral"]}
 
 TYPES = {
-    "qwen2_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2, flat=True),
-    "qwen2_5_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2_5, flat=True),
-    "qwen3_vl": Multimodal(DENSE["qwen3"], qwen_vision.qwen3(deep=True)),
-    "qwen3_vl_moe": Multimodal(MOE["qwen3_moe"], qwen_vision.qwen3(deep=True)),
-    "qwen3_5": Multimodal(QWEN3_5, qwen_vision.qwen3(deep=False)),
-    "qwen3_5_moe": Multimodal(QWEN3_5_MOE, qwen_vision.qwen3(deep=False)),
-    "gemma3": Multimodal(DENSE["gemma3_text"], towers.siglip),
-    "llava": Multimodal({name: DENSE[name] for name in ("llama", "mistral", "qwen2")}, towers.clip),
-    "mistral3": Multimodal(_MISTRAL, towers.pixtral),
+    "qwen2_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2, flat=True, sight=qwen_vision.sight, axes=True),
+    "qwen2_5_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2_5, flat=True, sight=qwen_vision.sight, axes=True),
+    "qwen3_vl": Multimodal(DENSE["qwen3"], qwen_vision.qwen3(deep=True), axes=True),
+    "qwen3_vl_moe": Multimodal(MOE["qwen3_moe"], qwen_vision.qwen3(deep=True), axes=True),
+    "qwen3_5": Multimodal(QWEN3_5, qwen_vision.qwen3(deep=False), axes=True),
+    "qwen3_5_moe": Multimodal(QWEN3_5_MOE, qwen_vision.qwen3(deep=False), axes=True),
+    "gemma3": Multimodal(DENSE["gemma3_text"], towers.siglip, sight=towers.siglip_sight, both_ways=True),
+    "llava": Multimodal(_LLAVA, towers.clip, sight=towers.clip_sight),
+    "mistral3": Multimodal(_MISTRAL, towers.pixtral, own_cache=False),
     "kimi_k25": Multimodal({"kimi_k2": DEEPSEEK, "deepseek_v3": DEEPSEEK}, towers.kimi),
     "minimax_m3_vl": Multimodal(_M3, towers.minimax, text_ties=True),
-    "mllama": Multimodal(
-        _Mllama(either(_crosses, gqa(at="cross_attn", qk_norm="q_norm k_norm"), gqa()), gated(), more=_cross_gates),
-        towers.mllama,
-    ),
+    "mllama": Multimodal(MLLAMA, towers.mllama),
     "llama4": Multimodal(
-        Decoder(gqa("attention_bias", "attention_bias"), either(_llama4_rule, _llama4_experts, _dense_llama4)),
+        LLAMA4,
         towers.llama4,
         tied=False,
         text_ties=True,

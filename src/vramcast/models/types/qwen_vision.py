@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Blocks, Weight, axis
-from vramcast.models.parts import Weights, linear, norm, single, stack, tensor
+from vramcast.models.layout import Blocks, Sight, Weight, axis
+from vramcast.models.ops import Forward, Heads
+from vramcast.models.parts import Gated, Plain, Weights, linear, norm, single, stack, tensor
+from vramcast.models.sight import Merger, Packed, Patches
+from vramcast.models.types.decoder import Layer
 from vramcast.models.types.towers import first, scales, two
-from vramcast.num import Size
+from vramcast.num import Size, whole
 
 _AT = "model.visual"
 
@@ -35,7 +38,8 @@ def qwen2(c: Fields, text: Size) -> list[Blocks]:
 
     _out(v, out, text)
     merger = [*norm("ln_q", width, True), *linear("mlp.0", merged, merged, True), *linear("mlp.2", merged, out, True)]
-    return _tower(v, width, False, layer, merger)
+    forward = _layer(v, width, Plain("mlp.fc1 mlp.fc2", v.word("hidden_act", "quick_gelu")), "layer")
+    return _tower(v, width, False, layer, merger, forward, Merger("layer", "ln_q", "mlp.0 mlp.2", _merged(v)))
 
 
 def qwen2_5(c: Fields, text: Size) -> list[Blocks]:
@@ -54,7 +58,29 @@ def qwen2_5(c: Fields, text: Size) -> list[Blocks]:
 
     out = _out(v, v.count("out_hidden_size"), text)
     merger = [*norm("ln_q", width), *linear("mlp.0", merged, merged, True), *linear("mlp.2", merged, out, True)]
-    return _tower(v, width, False, layer, merger)
+    mlp = Gated("mlp", "gate_proj up_proj down_proj", "", v.word("hidden_act", "silu"))
+    forward = _layer(v, width, mlp, "rms")
+    return _tower(v, width, False, layer, merger, forward, Merger("rms", "ln_q", "mlp.0 mlp.2", _merged(v), sorts=True))
+
+
+def _merged(v: Fields) -> Size:
+    """Patches that make one token."""
+    return v.count("spatial_merge_size") ** 2
+
+
+def _layer(v: Fields, width: Size, mlp: Forward, norm: str) -> Forward:
+    count = first(v, "num_attention_heads", "num_heads")
+    heads = Heads(count, count, whole(width, count), whole(width, count))
+    return Layer(Packed(heads), mlp, "pre", ("norm1", "norm2"), norm)
+
+
+def sight(c: Fields) -> Sight:
+    """Images of any size, in patches of some frames; several patches make a token."""
+    v = c.sub("vision_config")
+    width = v.count("embed_dim") if v.given("embed_dim") is not None else v.count("hidden_size")
+    pixels = first(v, "in_chans", "in_channels") * v.count("temporal_patch_size") * v.count("patch_size") ** 2
+    heads = first(v, "num_attention_heads", "num_heads")
+    return Sight(width=width, patches=_merged(v), pixels=pixels, rotary=whole(width, heads), listed=True, narrow=True)
 
 
 def qwen3(deep: bool) -> Callable[[Fields, Size], list[Blocks]]:
@@ -86,14 +112,18 @@ def qwen3(deep: bool) -> Callable[[Fields, Size], list[Blocks]]:
     return tower
 
 
-def _tower(v: Fields, width: Size, learned: bool, layer: Weights, merger: list[Weight]) -> list[Blocks]:
+def _tower(
+    v: Fields, width: Size, learned: bool, layer: Weights, merger: list[Weight],
+    forward: Forward | None = None, merges: Merger | None = None,
+) -> list[Blocks]:  # fmt: skip
     embed = _patch(v, width, learned)
     if learned:
         embed.append(tensor("pos_embed.weight", v.count("num_position_embeddings"), width))
+    front = Patches("patch_embed.proj", sorts=bool(merges and merges.sorts))
     return [
-        *single("vision embedding", _AT, embed),
-        *stack(v, "vision layer", f"{_AT}.blocks", v.count("depth"), layer),
-        *single("projector", f"{_AT}.merger", merger),
+        *single("vision embedding", _AT, embed, front),
+        *stack(v, "vision layer", f"{_AT}.blocks", v.count("depth"), layer, forward=lambda _, __: forward),
+        *single("projector", f"{_AT}.merger", merger, merges),
     ]
 
 

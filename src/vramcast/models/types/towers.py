@@ -4,13 +4,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, cast
 
+from msgspec import structs
+
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Blocks, Weight, axis
-from vramcast.models.parts import Weights, linear, norm, single, stack, tensor
-from vramcast.num import Size
+from vramcast.models.layout import Blocks, Sight, Weight, axis
+from vramcast.models.ops import Forward, Heads
+from vramcast.models.parts import GroupedQuery, Plain, Weights, linear, norm, single, stack, tensor
+from vramcast.models.sight import Normed, Patches, Pool, Projector
+from vramcast.models.types.decoder import Layer
+from vramcast.num import Size, whole
 
 
 def first(c: Fields, *names: str) -> Size:
@@ -51,6 +57,19 @@ def encoder(attention: str, out: str, mlp: str, norms: str, bias: bool = True) -
     return part
 
 
+def _clip_layer(activation: str) -> Callable[[Fields, int], Forward]:
+    """The forward of `CLIPEncoderLayer` and `SiglipEncoderLayer`; `activation` where the config names none."""
+
+    def forward(v: Fields, _: int) -> Forward:
+        count, width = v.count("num_attention_heads"), v.count("hidden_size")
+        heads = Heads(count, count, whole(width, count), whole(width, count))
+        attention = GroupedQuery("self_attn", "out_proj", heads, rotates=False)
+        mlp = Plain("mlp.fc1 mlp.fc2", v.word("hidden_act", activation))
+        return Layer(attention, mlp, "pre", ("layer_norm1", "layer_norm2"), "layer")
+
+    return forward
+
+
 _CLIP = encoder("self_attn", "out_proj", "mlp.fc1 mlp.fc2", "layer_norm1 layer_norm2")
 _NORMS = "input_layernorm post_attention_layernorm"
 
@@ -80,12 +99,23 @@ def siglip(c: Fields, text: Size) -> list[Blocks]:
         tensor("embeddings.position_embedding.weight", _tiles(v), width),
     ]
     projector = [tensor("mm_input_projection_weight", width, text), *norm("mm_soft_emb_norm", width)]
+    layers, patches = v.count("num_hidden_layers"), whole(_tiles(v), c.count("mm_tokens_per_image", 256))
     return [
-        *single("vision embedding", at, embed),
-        *stack(v, "vision layer", f"{at}.encoder.layers", v.count("num_hidden_layers"), _CLIP),
-        *single("vision norm", at, norm("post_layernorm", width, True)),
-        *single("projector", "model.multi_modal_projector", projector),
+        *single("vision embedding", at, embed, Patches("embeddings.patch_embedding", "embeddings.position_embedding")),
+        *stack(v, "vision layer", f"{at}.encoder.layers", layers, _CLIP, forward=_clip_layer("gelu_pytorch_tanh")),
+        *single("vision norm", at, norm("post_layernorm", width, True), Normed("post_layernorm")),
+        *single("projector", "model.multi_modal_projector", projector, Pool(patches)),
     ]
+
+
+def siglip_sight(c: Fields) -> Sight:
+    """Images of one size, some hundred tokens each."""
+    v, tokens = c.sub("vision_config", "siglip_vision_model"), c.count("mm_tokens_per_image", 256)
+    return Sight(width=v.count("hidden_size"), patches=whole(_tiles(v), tokens), pixels=_pixels(v), image=tokens)
+
+
+def _pixels(v: Fields) -> Size:
+    return v.count("num_channels") * v.count("patch_size") ** 2
 
 
 def _levels(c: Fields) -> int:
@@ -106,12 +136,44 @@ def clip(c: Fields, text: Size) -> list[Blocks]:
         *norm("pre_layrnorm", width, True),
     ]
     projector = [*linear("linear_1", width * levels, text, bias), *linear("linear_2", text, text, bias)]
+    layers, read = v.count("num_hidden_layers"), _read_layers(c, v)
+    front = Patches("embeddings.patch_embedding", "embeddings.position_embedding", extra=True, norm="pre_layrnorm")
+    places = f"{at}.encoder.layers"
+    found = stack(v, "vision layer", places, layers, _CLIP, forward=_clip_layer("quick_gelu"))
+    merges = Projector("linear_1 linear_2", c.word("projector_hidden_act", "gelu"))
     return [
-        *single("vision embedding", at, embed),
-        *stack(v, "vision layer", f"{at}.encoder.layers", v.count("num_hidden_layers"), _CLIP),
-        *single("vision norm", at, norm("post_layernorm", width, True)),
-        *single("projector", "model.multi_modal_projector", projector),
+        *single("vision embedding", at, embed, front),
+        *(part for block in found for part in _cut_behind(block, read)),
+        *_unread(single("vision norm", at, norm("post_layernorm", width, True))),
+        *single("projector", "model.multi_modal_projector", projector, merges),
     ]
+
+
+def _cut_behind(block: Blocks, read: int) -> list[Blocks]:
+    """Layers that the projector reads, and those behind them, which learn nothing."""
+    before, behind = (tuple(place for place in block.layers if (place >= read) is late) for late in (False, True))
+    parts = [structs.replace(block, layers=before)] if before else []
+    return [*parts, *(_unread([structs.replace(block, layers=behind)]) if behind else [])]
+
+
+def _unread(blocks: list[Blocks]) -> list[Blocks]:
+    return [structs.replace(block, needs="images, unread") for block in blocks]
+
+
+def _read_layers(c: Fields, v: Fields) -> int:
+    """Layers up to the last one that the projector reads: `vision_feature_layer` counts from the end."""
+    chosen, layers = c.get("vision_feature_layer"), int(v.count("num_hidden_layers"))
+    places = cast("list[Any]", chosen) if isinstance(chosen, list) else [chosen]
+    counted = [place for place in places if isinstance(place, int)] or [-2]
+    return max(place if place >= 0 else layers + 1 + place for place in counted)
+
+
+def clip_sight(c: Fields) -> Sight | None:
+    """Images of one size: a token for each patch, and one for the class where the strategy is "full"."""
+    v = c.sub("vision_config", "clip_vision_model")
+    if _levels(c) > 1 or c.word("vision_feature_select_strategy", "default") != "default":
+        return None
+    return Sight(width=v.count("hidden_size"), patches=1, pixels=_pixels(v), image=_tiles(v), extra=1, listed=True)
 
 
 def _pixtral_layer(v: Fields, _: int) -> list[Weight]:

@@ -28,7 +28,8 @@ class Parts:
         self.model = model
         self.plain = model.get_base_model() if hasattr(model, "get_base_model") else model
         base = getattr(self.plain, "base_model", None)
-        self.backbone: torch.nn.Module = base if isinstance(base, torch.nn.Module) else self.plain
+        backbone: torch.nn.Module = base if isinstance(base, torch.nn.Module) else self.plain
+        self.backbone: torch.nn.Module = getattr(backbone, "decoder", backbone)  # OPT calls that one itself
         self.blocks = longest_list(getattr(self.backbone, "language_model", self.backbone))
         self.trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.places = {parameter: name.rpartition(".")[0] for name, parameter in model.named_parameters()}
@@ -83,14 +84,27 @@ def _from_config(question: Question, tracker: Tracker) -> Any:
     implementation = _implementation(question, config, tracker)
     dtype = DTYPES[question.weights_dtype]
     own = {"trust_remote_code": True} if question.code else {}
-    if _sees(config):
+    if _sees(config) and not question.image_tokens:
         tracker.assumed.setdefault("batches are text: towers for images and sound are loaded and do not run")
     with torch.device("meta"), _own_code(question):
         model = _auto(config).from_config(config, dtype=dtype, attn_implementation=implementation, **own)
     model.tie_weights()  # transformers 5.0 leaves that to from_pretrained
+    _as_read(model, dtype)
     if question.packed is not None:
         pack(model, question.packed, dtype, DTYPES[question.packed.compute_dtype])
     return model
+
+
+def _as_read(model: Any, dtype: torch.dtype) -> None:
+    """Parameters in the dtype in which `from_pretrained` reads them, whatever their class makes them in.
+
+    Source: transformers/modeling_utils.py, _get_dtype_plan.
+    """
+    kept = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    for name, parameter in model.named_parameters():
+        last = torch.float32 if any(part in name for part in kept) else dtype
+        if parameter.dtype != last and parameter.is_floating_point():
+            parameter.data = parameter.data.to(last)
 
 
 def _auto(config: Any) -> Any:
@@ -111,16 +125,36 @@ def _configuration(question: Question) -> Any:
     """Transformers' own class of configurations, or that of the model's own code."""
     from transformers import AutoConfig
 
-    fields = {key: value for key, value in question.config.items() if key != "quantization_config"}
-    kind, own = str(fields.pop("model_type")), fields.pop("auto_map", None)
     if question.code:
         with _own_code(question):
             return AutoConfig.from_pretrained(question.code, trust_remote_code=True)
+    return configuration(question.config)
+
+
+def configuration(config: dict[str, Any]) -> Any:
+    """A config in Transformers' own class.
+
+    Raises:
+        Refused: Transformers does not know the type.
+    """
+    from transformers import AutoConfig
+
+    fields = {key: _number(value) for key, value in config.items() if key != "quantization_config"}
+    kind, own = str(fields.pop("model_type")), fields.pop("auto_map", None)
     try:
         return AutoConfig.for_model(kind, **fields)
     except ValueError:
         known = f"the installed Transformers does not know the model type {kind!r}"
         raise refuse(known, use="--trust-remote-code: it brings its own code" if own else "") from None
+
+
+def _number(value: Any) -> Any:
+    """Numbers that JSON has no word for, as Transformers 5 writes them (configuration_utils.py: `__float__`)."""
+    if isinstance(value, dict):
+        if value.keys() == {"__float__"}:
+            return float(value["__float__"])
+        return {key: _number(one) for key, one in value.items()}
+    return [_number(one) for one in value] if isinstance(value, list) else value
 
 
 @contextmanager

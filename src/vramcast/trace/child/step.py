@@ -80,7 +80,8 @@ def _micro_batch(batch: Batch, parts: Parts, watch: Watch, path: Path) -> Any:
     """Forward and backward; gives what the caller still holds."""
     watch.mark("forward", "last block")
     for tensor in batch.values():
-        watch.tracker.relabel(tensor, "input")
+        if isinstance(tensor, torch.Tensor):
+            watch.tracker.relabel(tensor, "input")
     loss, held = path.loss(batch)
     watch.mark("backward", "loss")
     loss.backward()

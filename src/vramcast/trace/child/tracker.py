@@ -15,6 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vramcast.models.layout import module_of
 from vramcast.trace.child.fast import CPU, DEVICE, Fast
 from vramcast.trace.recording import EMPTY_CACHE, NO_BLOCK, Mark, Purpose, Recording, Storage
 
@@ -111,9 +112,10 @@ class Tracker(TorchDispatchMode):
 
     def inputs_since(self, first: int) -> None:
         """Say that what was made from this storage on is input of all blocks: positions, rope tables, masks."""
+        names = list(self._names)
         for live in self.storages[first:]:
             if live.purpose == "activation":
-                live.purpose = "input"
+                live.purpose = "tower" if module_of(names[live.module]) == "vision" else "input"
 
     def purpose_of(self, tensor: torch.Tensor) -> Purpose | None:
         index = self._index(tensor)

@@ -21,8 +21,9 @@ class Watch:
         self.started = 0
         """the first storage of this forward"""
         self.count = len(parts.blocks)
-        self.head_follows = any(list(lists) == parts.blocks for lists in _lists(parts.backbone))
-        """whether the last block is behind everything but the head: not in a model that also sees or hears"""
+        language = getattr(parts.backbone, "language_model", parts.backbone)
+        self.head_follows = any(list(lists) == parts.blocks for lists in _lists(language))
+        """whether the last block is behind everything but the head"""
         for name, module in parts.model.named_modules():
             module.register_forward_pre_hook(self._enter(name))
             module.register_forward_hook(self._leave, always_call=True)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from vramcast.algorithms.table import POLICY
 from vramcast.catalog.dtypes import BYTES
 from vramcast.catalog.models import ModelRow, model_config
 from vramcast.errors import Refused, refuse
@@ -98,7 +99,7 @@ class _Way:
         _check_parameters(self.job, recordings[0])
         fitter = Fitter(sizes, self.job.recipe.tile_tokens if self.job.settings.loss == "fused" else 0)
         fresh, adding = _batches([cut(each) for each in recordings], fitter, int(self.job.arch.layers))
-        modes = modes_of(Seats(self.job, "policy").base)
+        modes = modes_of(Seats(self.job, POLICY).base)
         return Measured(modes=modes, **known._asdict(), fresh=fresh, adding=adding)
 
 
@@ -147,7 +148,7 @@ def _sized(question: Question, size: Sizes) -> Question:
 
 def _check_parameters(job: Resolved, recording: Recording) -> None:
     """The table of tensors must be what the real class has, to a thousandth: buffers are no parameters."""
-    seat = Seats(job, "policy").base
+    seat = Seats(job, POLICY).base
     counted = {"weight": int(stored_weights(seat))}
     if seat.tuning == "lora":
         counted["adapter"] = int(held_trainable(seat)) * BYTES[seat.adapter_dtype]

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from vramcast.errors import Refused, refuse
-from vramcast.memory.measured import Rows
+from vramcast.memory.measured import sized
 from vramcast.models.extents import EXTENTS, Sizes, chunks, extent
 from vramcast.models.measured import Part, Tensor
 from vramcast.trace.measure.loops import folded
@@ -176,7 +176,7 @@ def _embedded(all_tensors: Sequence[Seen], some: Sequence[Seen]) -> list[Seen | 
 def _check_peaks(part: Part, cut: Cut, sizes: Sizes, what: str) -> None:
     """Compare with what was seen, from border to border."""
     tensors = [Tensor(*one[:3], ((one.bytes, "1"),), one.operator, one.module) for one in cut.tensors]
-    fitted, seen = Rows(part, sizes), Rows(Part(cut.borders, tuple(tensors)), sizes)
+    fitted, seen = sized(part, sizes), sized(Part(cut.borders, tuple(tensors)), sizes)
     ours, theirs = ((0, *borders, None) for borders in (part.borders, cut.borders))
     for place in range(len(ours) - 1):
         found = int(fitted.peak(ours[place] or 0, ours[place + 1]))

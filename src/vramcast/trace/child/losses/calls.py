@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from vramcast.trace.child.model import DTYPES
+from vramcast.trace.child.patches.images import image_batch
 from vramcast.trace.question import Question
 
 Batch: TypeAlias = dict[str, torch.Tensor]
@@ -87,4 +88,5 @@ def tokens(sequences: int, length: int) -> torch.Tensor:
 def language_batch(question: Question) -> Batch:
     """Token ids, attention mask and labels of sequences without padding."""
     size = (question.sequences, question.seq_len)
-    return {"input_ids": tokens(*size), "attention_mask": tokens(*size), "labels": tokens(*size)}
+    batch = {"input_ids": tokens(*size), "attention_mask": tokens(*size), "labels": tokens(*size)}
+    return {**batch, **image_batch(question)} if question.image_tokens else batch

@@ -9,6 +9,7 @@ from vramcast.trace.child.patches import (
     fused_head,
     hidden,
     hugging_face,
+    images,
     kernels,
     libraries,
     liger,
@@ -23,7 +24,7 @@ __all__ = ["CPU", "TABLE", "Moved", "Patch", "imported_patches", "installed", "o
 
 TABLE = [
     *data.PATCHES, *kernels.PATCHES, *hidden.PATCHES, *libraries.PATCHES, *hugging_face.PATCHES,
-    *fused_head.PATCHES, *liger.PATCHES, *packed_products.PATCHES, *states.PATCHES,
+    *fused_head.PATCHES, *liger.PATCHES, *packed_products.PATCHES, *states.PATCHES, *images.PATCHES,
 ]  # fmt: skip
 CPU = [*data.PATCHES, *hugging_face.PATCHES]
 """those without which a fake step would differ from a real one on the CPU: what is left is CUDA's own"""

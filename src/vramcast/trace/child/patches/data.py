@@ -55,7 +55,9 @@ def _selection(question: Question) -> Stand:
 def _sum(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Autograd adds a gradient into one that it alone holds."""
     total, more = args
-    if tracker.phase != "backward" or not isinstance(more, torch.Tensor) or total.shape != more.shape:
+    if not isinstance(total, torch.Tensor) or not isinstance(more, torch.Tensor):
+        return NotImplemented
+    if tracker.phase != "backward" or total.shape != more.shape:
         return NotImplemented
     if total.dtype != more.dtype or not _engine_asks() or not _is_alone(total):
         return NotImplemented
@@ -63,7 +65,7 @@ def _sum(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _scatter(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The gradient of a gather is added into the zeros that were made for it."""
+    """The gradient of chosen elements is put into the zeros that were made for it."""
     return args[0] if tracker.phase == "backward" and _engine_asks() else NotImplemented
 
 
@@ -95,10 +97,12 @@ SUMS = Patch(
 PATCHES = [
     SUMS,
     Patch(
-        "gradients of a gather",
+        "gradients of chosen elements",
         "autograd scatters into the zeros it made; for a tensor subclass it makes a new tensor",
-        "torch/csrc/autograd/FunctionsManual.cpp: gather_backward",
-        stands=lambda question: {aten.scatter_add.default: _scatter},
+        "torch/csrc/autograd/FunctionsManual.cpp: gather_backward, index_backward, value_selecting_reduction_backward",
+        stands=lambda question: dict.fromkeys(
+            (aten.scatter_add.default, aten.scatter.src, aten.index_put.default), _scatter
+        ),
     ),
     Patch(
         "values",

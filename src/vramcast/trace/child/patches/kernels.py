@@ -113,7 +113,25 @@ def _rng(question: Question, tracker: Tracker) -> list[Replacement]:
     return [Replacement(torch, "get_rng_state", make)]
 
 
+def _grouped(tracker: Tracker, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A grouped product of other dtypes has the shape of one in bf16."""
+    left, right, *others = args
+    if left.dtype == torch.bfloat16:
+        return NotImplemented
+    with tracker.paused():
+        low = func(left.to(torch.bfloat16), right.to(torch.bfloat16), *others, **kwargs)
+    out = aten.new_empty_strided.default(left, low.shape, low.stride())
+    tracker.track(out, str(func))
+    return out
+
+
 PATCHES = [
+    Patch(
+        "grouped products",
+        "the meta kernel knows bf16 only; the card's takes fp32 and fp16 too, expert by expert",
+        "aten/src/ATen/native/cuda/GroupedBlas.cpp: _grouped_mm_cuda",
+        stands=lambda question: {aten._grouped_mm.default: _grouped},
+    ),
     Patch(
         "attention kernel",
         "the CPU has other kernels; the card's own keeps output, log-sum-exp and no scores",

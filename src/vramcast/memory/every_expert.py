@@ -1,0 +1,66 @@
+"""Experts that are given every token, each times its score: Llama 4's."""
+
+from __future__ import annotations
+
+from vramcast.memory.experts import Experts
+from vramcast.memory.tape import Tensor
+from vramcast.num import Size
+
+
+class EveryExpert(Experts):
+    """`Experts` whose rows are tokens × experts.
+
+    Source: transformers/models/llama4/modeling_llama4.py, Llama4TextMoe, Llama4TextExperts.
+    """
+
+    def temper(self, x: Tensor) -> Tensor:
+        """Queries times a number of their position, which makes them fp32 until they are cast back."""
+        tape = self.tape
+        scales = tape.empty("scales of positions", self.seat.seq_len, 1, "fp32")
+        wide = self.scale(x, scales, "tempered")
+        out = self.cast(wide, x.dtype, "query")
+        self.drop(wide, scales)
+        return out
+
+    def repeat(self, x: Tensor, count: Size) -> Tensor:
+        """`x.repeat(count, 1)`: a copy for each; their gradients are added up."""
+        out = self.tape.empty("repeated rows", x.rows * count, x.width, x.dtype)
+        return self.tape.node(out, [x], [], lambda gradient: [self.tape.like(x, "gradient of the rows summed")])
+
+    def column(self, x: Tensor) -> Tensor:
+        """The elements of a matrix column by column, as one column: a copy."""
+        out = self.tape.empty("column", x.rows * x.width, 1, x.dtype)
+        return self.tape.node(out, [x], [], lambda gradient: [self.tape.view(gradient)])
+
+    def scatter(self, values: Tensor, places: Tensor, like: Tensor) -> Tensor:
+        """`values` at their places in a matrix of one constant."""
+        out = self.tape.like(like, "scattered")
+        return self.tape.node(out, [values], [places], lambda gradient: [self.tape.like(values, "gathered gradient")])
+
+    def batched(self, name: str, x: Tensor) -> Tensor:
+        """The rows of every expert times its matrix (`bmm`), inputs first."""
+        tape = self.tape
+        count, inputs, outputs = self.weights[name].shape
+        weight = self._weight(name.rpartition(".")[2], count * inputs, outputs, self.weights_dtype, self.base_trains)
+        low = self._computed(x)
+        out = tape.empty("product of every expert", x.rows, outputs, low.dtype)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            grad_weight = tape.like(weight, f"{name} gradient", kind="gradient") if weight.requires_grad else None
+            grad_x = tape.like(low, "input gradient") if low.requires_grad else None
+            return [grad_x, grad_weight]
+
+        saved = ([low] if weight.requires_grad else []) + ([weight] if low.requires_grad else [])
+        tape.node(out, [low, weight], saved, backward)
+        self.drop(low, weight)
+        return out
+
+    def add_groups(self, x: Tensor, groups: Tensor) -> Tensor:
+        """`x.add_(sum of what every expert gives)`: the gradient of the sum is copied for every expert."""
+        tape = self.tape
+        sums = tape.empty("sum of the experts", x.rows, x.width, groups.dtype)
+        tape.node(sums, [groups], [], lambda gradient: [tape.like(groups, "gradient of every expert")])
+        out = Tensor(x.rows, x.width, x.dtype, tape.hold(x).storage)
+        tape.node(out, [x, sums], [], lambda gradient: [tape.view(gradient), self._gradient_as(sums, gradient)])
+        self.drop(sums, x)
+        return out

@@ -1,0 +1,352 @@
+"""Mixtures of experts: routers, and packed experts as Transformers' default runs them on a card.
+
+The rows that all experts are given are tokens × experts a token, however the router spreads them: every sum here is
+exact. A kernel works on the rows of all experts at once (`grouped_mm`), so no expert's share is a tensor of its own.
+"""
+
+from __future__ import annotations
+
+from vramcast.memory.promotion import promoted
+from vramcast.memory.tape import Tensor
+from vramcast.memory.views import Views
+from vramcast.num import Size, whole
+
+
+class Experts(Views):
+    """`Views` with what a router and its experts are made of."""
+
+    # --- routers ------------------------------------------------------------------------------------------------------
+
+    def wide_linear(self, name: str, x: Tensor, *, apart: bool = False) -> Tensor:
+        """`x.float() @ W.T` with a weight that is fp32 whatever the rest of the model is; autocast casts both again,
+        unless this is `apart` from it.
+
+        Source: `_keep_in_fp32_modules_strict` of the classes.
+        """
+        wide = self.cast(x, "fp32", "fp32 input")
+        outputs, inputs = self.weights[f"{name}.weight"].shape
+        if apart:
+            out = self._apart(wide, outputs)
+            self.drop(wide)
+            return out
+        out = self._product(
+            name.rpartition(".")[2], wide, inputs, outputs, self.has(f"{name}.bias"), "fp32", self.base_trains
+        )
+        self.drop(wide)
+        return out
+
+    def _apart(self, x: Tensor, outputs: Size) -> Tensor:
+        tape = self.tape
+        weight = tape.parameter(outputs, x.width, "fp32", self.base_trains)
+        out = tape.empty("output", x.rows, outputs, "fp32")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            learned = tape.like(weight, "weight gradient", kind="gradient") if weight.requires_grad else None
+            return [tape.like(x, "input gradient") if x.requires_grad else None, learned]
+
+        return tape.node(out, [x, weight], [x] if weight.requires_grad else [], backward)
+
+    def softmax(self, x: Tensor, *, own: bool = False) -> Tensor:
+        """In fp32, or in the tensor's own dtype."""
+        if not own or self.seat.autocast:
+            return self._softmax(x)
+        tape, out = self.tape, self.tape.like(x, "softmax")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            result = tape.like(x, "softmax gradient")
+            tape.drop(tape.like(x, "gradient times softmax"))
+            return [result]
+
+        return tape.node(out, [x], [out], backward)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        """Keeps what it gives."""
+        out = self.tape.like(x, "sigmoid")
+        return self.tape.node(out, [x], [out], lambda gradient: [self.tape.like(x, "sigmoid gradient")])
+
+    def largest(self, x: Tensor, count: Size) -> tuple[Tensor, Tensor]:
+        """The `count` largest of every row, and where they are. Their gradient is put into zeros of the whole.
+
+        Source: torch/csrc/autograd/FunctionsManual.cpp, value_selecting_reduction_backward_symint.
+        """
+        values = self.tape.empty("largest", x.rows, count, x.dtype)
+        places = self.tape.empty("places of the largest", x.rows, count, "int64")
+        self.tape.node(values, [x], [places], lambda gradient: [self.tape.like(x, "gradient of the largest")])
+        return values, places
+
+    def sparse_mixer(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """(weights, places) of two experts, one after the other: each a masked softmax, of which the place that is
+        drawn has its own gradient. Masks, softmaxes and places are kept.
+
+        Source: transformers/models/phimoe/modeling_phimoe.py, sparsemixer, PhimoeMultiplier.
+        """
+        tape = self.tape
+        kept: list[Tensor] = []
+        for _ in range(2):
+            work = [tape.like(logits, name) for name in ("factor", "distance", "masked scores", "noise")]
+            kept += [tape.like(logits, "mask", "bool"), tape.like(logits, "softmax")]
+            kept += [tape.empty("place", logits.rows, 1, "int64"), tape.empty("share", logits.rows, 1, logits.dtype)]
+            self.drop(*work)
+        weights = tape.empty("weights", logits.rows, 2, logits.dtype)
+        places = tape.empty("places", logits.rows, 2, "int64")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            first = tape.like(logits, "scores gradient")
+            tape.drop(tape.like(logits, "scores gradient"))
+            return [first]
+
+        tape.node(weights, [logits], kept, backward)
+        self.drop(*kept)
+        return weights, places
+
+    def jitter(self, x: Tensor) -> Tensor:
+        """Multiplied in place by noise, which is kept for backward; in training only."""
+        tape = self.tape
+        if self.seat.state in ("generate", "infer"):
+            return tape.view(x)
+        noise = tape.like(x, "noise")
+        out = Tensor(x.rows, x.width, x.dtype, tape.hold(x).storage)
+        tape.node(out, [x], [noise], lambda gradient: [tape.like(x, "jitter gradient")])
+        self.drop(noise)
+        return out
+
+    def gather(self, x: Tensor, places: Tensor) -> Tensor:
+        """The elements of every row that `places` names."""
+        out = self.tape.empty("gathered", x.rows, places.width, x.dtype)
+        return self.tape.node(out, [x], [places], lambda gradient: [self.tape.like(x, "gather gradient")])
+
+    def choice(self, scores: Tensor, count: Size, groups: Size) -> Tensor:
+        """Places of the experts that a learned bias chooses, of some groups of experts only if there are `groups`.
+        Nothing of it is differentiated."""
+        tape = self.tape
+        work = [tape.like(scores, "biased scores", "fp32")]
+        if groups:
+            work += [tape.empty(name, scores.rows, groups, "fp32") for name in ("group scores", "group mask")]
+            mask = tape.like(scores, "mask", "fp32")
+            work += [tape.like(scores, "inverted mask", "bool"), tape.like(scores, "masked scores", "fp32")]
+            self.drop(mask)
+        work.append(tape.empty("chosen scores", scores.rows, count, "fp32"))
+        places = tape.empty("places of the chosen", scores.rows, count, "int64")
+        self.drop(*work)
+        return places
+
+    def shares(self, x: Tensor, *, in_place: bool) -> Tensor:
+        """Every row divided by its sum. In place, autograd copies what there was."""
+        tape = self.tape
+        sums = tape.empty("sums", x.rows, 1, x.dtype)
+        before = tape.like(x, "copy") if in_place and tape.records and x.requires_grad else tape.hold(x)
+        out = Tensor(x.rows, x.width, x.dtype, tape.hold(x).storage) if in_place else tape.like(x, "shares")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            ratio = [tape.like(x, "ratio gradient") for _ in range(2)]
+            product = [tape.like(x, "negated gradient"), tape.like(x, "sum's gradient")]
+            tape.drop(*ratio, product[0])
+            result = tape.like(x, "shares gradient")
+            tape.drop(product[1])
+            return [result]
+
+        tape.node(out, [x], [before, sums], backward)
+        self.drop(sums, before)
+        return out
+
+    # --- experts ------------------------------------------------------------------------------------------------------
+
+    def experts(self, at: str, x: Tensor, places: Tensor, weights: Tensor, activation: str) -> Tensor:
+        """What the experts make of the tokens that a router sent them, weighted and summed.
+
+        Source: transformers/integrations/moe.py: `grouped_mm` is the default; `generate` runs `batched_mm` behind the
+        prompt (generation/utils.py, _optimize_model_for_decode).
+        """
+        self.scope(at)
+        run = self._batched if self.seat.decodes else self._grouped
+        return run(at, x, places, weights, activation)
+
+    def _grouped(self, at: str, x: Tensor, places: Tensor, weights: Tensor, activation: str) -> Tensor:
+        """Rows in the order of experts, two grouped products, rows in the order of tokens, their sum. Python holds
+        most of it until the function is through."""
+        tape, rows = self.tape, x.rows * places.width
+        ids, order = (tape.empty(name, rows, 1, "int64") for name in ("sorted experts", "order"))
+        tokens = tape.empty("tokens of the rows", rows, 1, "int64")
+        given = self._rows(x, tokens, rows)
+        self.drop(tokens)
+        flat = self._reshaped(weights, rows, 1)
+        weight = self._rows(flat, order, rows)
+        counted = tape.empty("experts to count", rows, 1, "fp32")
+        ends = tape.empty("ends of the experts", self.weights[f"{at}.down_proj"].shape[0], 1, "fp32")
+        middle, biases = self._projected(f"{at}.gate_up_proj", given, ends, ids, [])
+        mixed = self._gate(activation, middle)
+        self.drop(middle)
+        down, biases = self._projected(f"{at}.down_proj", mixed, ends, ids, biases)
+        self.drop(mixed)
+        by_expert = self._weighted(down, weight)
+        back = tape.empty("order back", rows, 1, "int64")
+        self.drop(tape.empty("range", rows, 1, "int64"))
+        by_token = self._rows(by_expert, back, rows)
+        self.drop(by_expert)
+        out = self._summed(by_token, x)
+        self.drop(ids, order, given, flat, weight, counted, ends, down, *biases, back, by_token)
+        return out
+
+    def _rows(self, x: Tensor, order: Tensor, rows: Size) -> Tensor:
+        """`x[order]`: a copy; its gradient is added up in zeros of the whole.
+
+        Source: torch/csrc/autograd/FunctionsManual.cpp, index_backward.
+        """
+        out = self.tape.empty("rows", rows, x.width, x.dtype)
+        return self.tape.node(out, [x], [order], lambda gradient: [self.tape.like(x, "gradient of the rows")])
+
+    def _projected(
+        self, name: str, x: Tensor, ends: Tensor, ids: Tensor, before: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """(every row times the matrix of its expert, the rows of biases that are added), in the dtype of the weights:
+        autocast does not know this product. The biases `before` go when there are new ones.
+
+        Source: aten/src/ATen/native/cuda/GroupedBlas.cpp; derivatives.yaml, _grouped_mm: the weight's gradient first.
+        """
+        tape, weight = self.tape, self._stacked(name)
+        outputs = self._outputs(name)
+        low = self.cast(x, self.weights_dtype, "input cast")
+        bias = self._stacked(f"{name}_bias") if self.has(f"{name}_bias") else None
+        added = [self._rows_of(bias, ids, outputs)] if bias else []
+        self.drop(*before)
+        out = tape.empty("product", x.rows, outputs, self.weights_dtype)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            grad_weight = tape.like(weight, f"{name} gradient", kind="gradient") if weight.requires_grad else None
+            grad_x = tape.like(low, "input gradient") if low.requires_grad else None
+            return [grad_x, grad_weight, *(tape.view(gradient) if one.requires_grad else None for one in added)]
+
+        saved = [low, ends] if weight.requires_grad else [ends]
+        tape.node(out, [low, weight, *added], saved, backward)
+        self.drop(low)
+        return out, added
+
+    def _stacked(self, name: str) -> Tensor:
+        """The parameter of all experts, as rows of one matrix."""
+        first, *others = self.weights[name].shape
+        rows = first * others[0] if len(others) > 1 else first
+        return self.tape.parameter(rows, others[-1], self.weights_dtype, self.base_trains)
+
+    def _outputs(self, name: str) -> Size:
+        """Inputs come last, but where biases are: those classes are transposed (GPT-OSS)."""
+        return self.weights[name].shape[2 if self.has(f"{name}_bias") else 1]
+
+    def _rows_of(self, bias: Tensor, ids: Tensor, width: Size) -> Tensor:
+        """Biases of the expert of every row."""
+        out = self.tape.empty("biases", ids.rows, width, bias.dtype)
+        gradient = "bias gradient"
+        return self.tape.node(out, [bias], [ids], lambda _: [self.tape.like(bias, gradient, kind="gradient")])
+
+    def _gate(self, activation: str, x: Tensor) -> Tensor:
+        """activation(gate) × up, both halves of one projection."""
+        if activation == "clamped":
+            return self._clamped_gate(x)
+        gate, up = self.halves(x)
+        active = self.activate(activation, gate)
+        out = self.multiply(active, up)
+        self.drop(active, gate, up)
+        return out
+
+    def _clamped_gate(self, x: Tensor) -> Tensor:
+        """(clamp(up) + 1) × gate × sigmoid(gate × alpha), of a clamped gate; both are every second element.
+
+        Source: transformers/models/gpt_oss/modeling_gpt_oss.py, GptOssExperts._apply_gate.
+        """
+        half = whole(x.width, 2)
+        first, second = self.slices(x, half, half)
+        gate, up = self.clamp(first, 1), self.clamp(second, 2)
+        scaled = self.times(gate)
+        opened = self.sigmoid(scaled)
+        self.drop(scaled)
+        glu = self.multiply(gate, opened)
+        self.drop(opened)
+        plus = self._pointwise(up, "up + 1", saves=False)
+        out = self.multiply(plus, glu)
+        self.drop(plus, first, second, gate, up, glu)
+        return out
+
+    def clamp(self, x: Tensor, sides: int) -> Tensor:
+        """Keeps its input; backward compares it with each bound.
+
+        Source: torch/csrc/autograd/FunctionsManual.cpp, clamp_backward.
+        """
+        tape = self.tape
+        out = tape.like(x, "clamped")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            masks = [tape.like(x, "within the bound", "bool") for _ in range(sides)]
+            result = tape.like(x, "clamp gradient")
+            tape.drop(*masks)
+            return [result]
+
+        return tape.node(out, [x], [x], backward)
+
+    def halves(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Two views of one memory (`chunk`), whose gradients are put together in a tensor."""
+        half = whole(x.width, 2)
+        return self.split(x, half, half)
+
+    def _weighted(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Every row times its weight, which may be wider. Autograd makes both gradients whole before it casts the one
+        and adds up the other; what a checkpoint computed again is gone by then.
+
+        Source: torch/csrc/autograd/engine.cpp, validate_outputs; torch/utils/checkpoint.py, unpack_hook.
+        """
+        tape = self.tape
+        out = tape.like(rows, "weighted rows", promoted(rows.dtype, weights.dtype))
+        holds = tape.records and not tape.checkpointed and weights.requires_grad
+        again = self.seat.recompute == "full"
+        if holds:
+            tape.hold(rows)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            to_weights = tape.like(out, "product with the rows") if weights.requires_grad else None
+            wide = tape.like(out, "product with the weights") if rows.requires_grad else None
+            if holds and again:
+                tape.drop(rows)
+            to_rows = self._gradient_as(rows, wide) if wide else None
+            summed = tape.like(weights, "gradient of the weights") if to_weights else None
+            tape.drop(*(one for one in (wide, to_weights) if one))
+            if holds and not again:
+                tape.drop(rows)
+            return [to_rows, summed]
+
+        return tape.node(out, [rows, weights], [weights] if rows.requires_grad else [], backward)
+
+    def _summed(self, by_token: Tensor, x: Tensor) -> Tensor:
+        """The rows of each token added up, in the dtype of the tokens; autocast sums in fp32. The gradient is copied
+        for every row."""
+        tape = self.tape
+        dtype = promoted(by_token.dtype, "fp32") if self.seat.autocast else by_token.dtype
+        sums = tape.empty("sum of the rows", x.rows, by_token.width, dtype)
+        tape.node(sums, [by_token], [], lambda gradient: [tape.like(by_token, "gradient of every row")])
+        out = self.cast(sums, x.dtype, "output cast")
+        self.drop(sums)
+        return out
+
+    def _batched(self, at: str, x: Tensor, places: Tensor, weights: Tensor, activation: str) -> Tensor:
+        """Every row has a copy of its expert's matrices: the second one is made while the first is still there."""
+        tape, rows, dtype = self.tape, x.rows * places.width, self.weights_dtype
+        given = tape.empty("rows", rows, x.width, x.dtype)
+        names = [f"{at}.{name}" for name in ("gate_up_proj", "down_proj")]
+        copies = [self._copies(name, rows) for name in names[:1]]
+        middle = tape.empty("product", rows, self._outputs(names[0]), dtype)
+        mixed = self._gate(activation, middle)
+        self.drop(middle)
+        copies.append(self._copies(names[1], rows))
+        self.drop(*copies.pop(0))
+        down = tape.empty("product", rows, self._outputs(names[1]), dtype)
+        self.drop(mixed)
+        flat = Tensor(rows, 1, weights.dtype, tape.hold(weights).storage)
+        weighted = self._weighted(down, flat)
+        out = self._summed(weighted, x)
+        self.drop(given, *copies[0], flat, down, weighted)
+        return out
+
+    def _copies(self, name: str, rows: Size) -> list[Tensor]:
+        """Matrices of the expert of every row, and biases."""
+        _, outputs, inputs = self.weights[name].shape
+        found = [self.tape.empty("matrices of the rows", rows * outputs, inputs, self.weights_dtype)]
+        if self.has(f"{name}_bias"):
+            found.append(self.tape.empty("biases of the rows", rows, self._outputs(name), self.weights_dtype))
+        return found
