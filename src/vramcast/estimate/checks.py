@@ -151,8 +151,9 @@ def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mi
             "those are not modelled yet",
             **{"from": origin("lora.targets"), "allowed": ", ".join(_attention(arch))},
         )
-    widest = min(int(side) for block in arch.kinds for weight in block.weights for side in weight.shape
-                 if weight.name.removesuffix(".weight") in block.linears())  # fmt: skip
+    sides = [min(map(int, weight.shape)) for block in arch.kinds for weight in block.weights
+             if weight.name.removesuffix(".weight") in block.linears()]  # fmt: skip
+    widest = max(sides, default=1)  # a gate of one output is adapted by any rank: PEFT asks nothing
     if settings.lora_rank > widest:
         mistakes.add(
             f"lora.rank = {settings.lora_rank} is above the width of a layer it adapts ({widest})",

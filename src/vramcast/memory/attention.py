@@ -7,6 +7,8 @@ from vramcast.memory.tape import Tensor
 from vramcast.models.ops import Heads
 from vramcast.num import Size, up_to, whole
 
+_WIDEST = 256
+"""head width that flash attention has kernels for"""
 _SMALL = 128
 """head widths up to which the flash kernel pads to 32, above to 64"""
 
@@ -34,8 +36,8 @@ class Attention(EagerAttention):
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
-        bound = seat.binds(heads.window)
-        if seat.attention == "efficient" or mask is not None or bound or int(heads.width) != int(heads.values):
+        other = int(heads.width) != int(heads.values) or int(heads.width) > _WIDEST
+        if seat.attention == "efficient" or mask is not None or other or seat.binds(heads.window):
             out = self._efficient(query, key, value, heads, [] if mask is None else [mask])
         else:
             out = self._flash(query, key, value, heads)

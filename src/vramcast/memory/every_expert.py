@@ -37,6 +37,27 @@ class EveryExpert(Experts):
         out = self.tape.like(like, "scattered")
         return self.tape.node(out, [values], [places], lambda gradient: [self.tape.like(values, "gathered gradient")])
 
+    def store(self, *tensors: Tensor) -> None:
+        """Keys and values for later layers: one more variable holds them."""
+        self.stored += [self.tape.hold(one) for one in tensors]
+
+    def times_in_place(self, x: Tensor) -> Tensor:
+        """`x *= constant`: no new memory, but for its gradient."""
+        tape = self.tape
+        out = Tensor(x.rows, x.width, x.dtype, x.storage)
+        return tape.node(out, [x], [], lambda gradient: [tape.like(x, "multiple gradient")])
+
+    def weighted(self, name: str, x: Tensor) -> Tensor:
+        """Rows times a vector that learns."""
+        return self.scale(x, self.tape.parameter(1, x.width, self.weights_dtype, self.base_trains), "weighted")
+
+    def elements_of(self, name: str, places: Tensor) -> Tensor:
+        """Elements of a vector that learns, by their places."""
+        tape = self.tape
+        vector = tape.parameter(1, self.weights[name].elements, self.weights_dtype, self.base_trains)
+        out = tape.empty("elements", places.rows, places.width, self.weights_dtype)
+        return tape.node(out, [vector], [places], lambda _: [tape.like(vector, "gradient", kind="gradient")])
+
     def batched(self, name: str, x: Tensor) -> Tensor:
         """The rows of every expert times its matrix (`bmm`), inputs first."""
         tape = self.tape

@@ -33,8 +33,23 @@ class ScoredLogits(FusedHead):
         if self.seat.arch.ends.multiplies:
             plain, logits = logits, self.times(logits)
             self.drop(plain)
+        if arch.ends.capped:
+            logits = self._capped(logits)
         mark_logits(logits)
         return logits
+
+    def _capped(self, logits: Tensor) -> Tensor:
+        """`tanh(logits / cap) * cap`: three operators, and the tanh is kept."""
+        mark_logits(logits)
+        divided = self.times(logits)
+        mark_logits(divided)
+        self.drop(logits)
+        bent = self._pointwise(divided, "tanh", saves=True)
+        mark_logits(bent)
+        self.drop(divided)
+        out = self.times(bent)
+        self.drop(bent)
+        return out
 
     def kernel_loss(self, hidden: Tensor) -> Tensor:
         """Cross-entropy in one kernel: the logits stay in 16 bits and their gradient overwrites them, unless an entropy

@@ -84,6 +84,11 @@ class Weight(Struct, frozen=True):
         return self.used * prod(self.shape[1:]) if self.used else self.elements
 
 
+_ALSO_LINEAR = (
+    "router.proj.weight", "feed_forward.router.weight", "per_layer_input_gate.weight", "per_layer_projection.weight",
+    "per_layer_model_projection.weight",
+)  # fmt: skip
+"""linear layers of Gemma 3n, Gemma 4 and Llama 4 by the ends of their names"""
 _LINEAR = ("attention", "mlp", "shared_experts", "mixer_ssm_conv")
 """modules whose matrices are linear layers"""
 
@@ -123,7 +128,7 @@ class Blocks(Struct, frozen=True):
         module = self.module(weight)
         if module == "vision":
             return not weight.name.endswith(("embed.weight", "embedding.weight"))
-        return module in _LINEAR
+        return module in _LINEAR or weight.name.endswith(_ALSO_LINEAR)
 
     @property
     def params(self) -> Size:
@@ -174,6 +179,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the last norm's name; "" for none"""
     multiplies: bool = False
     """constants multiply the embedding and the logits"""
+    capped: bool = False
+    """logits go through a tanh"""
     scales: bool = False
     """a constant multiplies the embedding"""
     rotary: Size = 0
