@@ -91,7 +91,7 @@ class Attention(EagerAttention):
         aten/src/ATen/native/transformers/cuda/attention_backward.cu; transformers repeat_kv.
         """
         tape, seat = self.tape, self.seat
-        key, value = (self._expanded(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
+        key, value = (self._repeated(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
         out = tape.empty("attention output", query.rows, heads.count * heads.values, query.dtype)
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
         log_sum = tape.empty("log-sum-exp", padded_rows, heads.count, "fp32")
@@ -108,6 +108,13 @@ class Attention(EagerAttention):
         tape.node(out, [query, key, value], [query, key, value, out, log_sum, *bias, *masks], backward)
         self.drop(log_sum, key, value, *bias)
         return out
+
+    def _repeated(self, x: Tensor, query: Tensor, name: str, heads: Heads) -> Tensor:
+        """`_expanded`, but for a single key head, which all heads see where it is: `reshape` of what `expand` gives."""
+        if int(heads.keys) != 1 or not heads.shared:
+            return self._expanded(x, query, name, heads)
+        out = Tensor(x.rows, x.width * heads.count, x.dtype, self.tape.hold(x).storage)
+        return self.tape.node(out, [x], [], lambda gradient: [self.tape.like(x, f"{name} gradient summed")])
 
     def cache(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Hugging Face's cache takes keys and values over by copy; the copies are counted by the kv_cache term. In

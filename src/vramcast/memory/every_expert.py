@@ -41,11 +41,34 @@ class EveryExpert(Experts):
         """Keys and values for later layers: one more variable holds them."""
         self.stored += [self.tape.hold(one) for one in tensors]
 
-    def times_in_place(self, x: Tensor) -> Tensor:
-        """`x *= constant`: no new memory, but for its gradient."""
+    def reuse(self, x: Tensor, width: Size) -> Tensor:
+        """Keys or values of an earlier layer, which has them; their gradient is added to that of other layers."""
+        return Tensor(x.rows, width, x.dtype, None, self.tape.records and x.requires_grad)
+
+    def layer_input(self, x: Tensor, width: Size, layers: Size) -> Tensor:
+        """A layer's slice of what all layers are given. Its gradient is put into zeros of the whole, beside those of
+        the layers behind it.
+
+        Source: torch/csrc/autograd/FunctionsManual.cpp, select_backward_symint.
+        """
         tape = self.tape
-        out = Tensor(x.rows, x.width, x.dtype, x.storage)
-        return tape.node(out, [x], [], lambda gradient: [tape.like(x, "multiple gradient")])
+        whole = Tensor(x.rows, width * layers, self.weights_dtype, None, tape.records and self.base_trains)
+        out = Tensor(x.rows, width, self.weights_dtype, None)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            found = tape.like(whole, "gradient of all layers")
+            tape.drop(tape.like(whole, "gradient of a slice"))
+            return [found]
+
+        return tape.node(out, [whole], [], backward)
+
+    def times_in_place(self, x: Tensor) -> Tensor:
+        """`x *= buffer`: no new memory, but for its gradient; the buffer is kept as any tensor is."""
+        tape = self.tape
+        out, buffer = Tensor(x.rows, x.width, x.dtype, x.storage), tape.empty("buffer", 1, 1, x.dtype)
+        tape.node(out, [x], [buffer], lambda gradient: [tape.like(x, "multiple gradient")])
+        self.drop(buffer)
+        return out
 
     def weighted(self, name: str, x: Tensor) -> Tensor:
         """Rows times a vector that learns."""

@@ -12,25 +12,30 @@ class Norms(Eager):
     def norm(self, kind: str, name: str, x: Tensor) -> Tensor:
         """A norm of a block or of the model's end, by its kind."""
         self.scope(name)
-        if kind == "rms_wide":
-            return self._rms_wide(x)
+        if kind in ("rms_wide", "gemma"):
+            return self._rms_wide(x, copied=kind == "gemma")
         if kind == "l2":
             return self._l2_norm(x)
         if kind == "layer":
             return self._layer_norm(x, f"{name}.bias")
         return self.rms_norm(x)
 
-    def _rms_wide(self, x: Tensor) -> Tensor:
-        """A root-mean-square norm that is cast back behind its weight: the normalised rows are kept in fp32.
+    def _rms_wide(self, x: Tensor, *, copied: bool) -> Tensor:
+        """A root-mean-square norm that is cast back behind its weight: the normalised rows are kept in fp32. Gemma's
+        weight is `copied`: a tensor of the forward like any other, which a checkpoint has to compute again.
 
-        Source: transformers/models/olmo2/modeling_olmo2.py, Olmo2RMSNorm.
+        Source: transformers/models/olmo2/modeling_olmo2.py, Olmo2RMSNorm; models/gemma3, Gemma3RMSNorm.
         """
         tape = self.tape
         normal, mean = self.normalised(x)
         dtype = "fp32" if self.seat.norms_fp32 else self.weights_dtype
-        weighted = self.scale(normal, tape.parameter(1, x.width, dtype, self.base_trains), "weighted")
+        weight = tape.parameter(1, x.width, dtype, self.base_trains)
+        if copied:
+            copy = tape.like(weight, "copy of the weight", "fp32")
+            weight = tape.node(copy, [weight], [], lambda gradient, own=weight: [self._gradient_as(own, gradient)])
+        weighted = self.scale(normal, weight, "weighted")
         out = self.cast(weighted, x.dtype, "norm output")
-        self.drop(normal, weighted, mean)
+        self.drop(normal, weighted, mean, weight)
         return out
 
     def _l2_norm(self, x: Tensor) -> Tensor:

@@ -136,7 +136,7 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
         keeps_input,
         (*kept, carried),
         total(held.values()),
-        cached,
+        cached=cached,
     )
 
 
@@ -189,8 +189,8 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
 
 
 def _behind(tape: Tape, stored: list[Any], since: int) -> Size:
-    """Bytes of tensors of this block that stay, and of what the nodes that made them keep: no backward runs those nodes, as a
-    checkpoint's own graph has nodes for the same operators."""
+    """Bytes of tensors of this block that stay, and of what the nodes that made them keep: no backward runs those
+    nodes, as a checkpoint's own graph has nodes for the same operators."""
     makers = {id(node.out): node for node in tape.nodes}
     found: dict[int, Any] = {id(one.storage): one.storage for one in stored if one.storage is not None}
     waiting, seen = list(stored), set[int]()

@@ -183,6 +183,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """logits go through a tanh"""
     scales: bool = False
     """a constant multiplies the embedding"""
+    layer_inputs: Size = 0
+    """width of the embedding that each layer has of its own; 0: none"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
     tables: int = 1

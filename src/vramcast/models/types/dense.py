@@ -96,14 +96,14 @@ TYPES = {
     "olmo": Decoder(_BIASED, gated(), norms="", final=""),
     "olmo2": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), gated(), norms=POST_NORM),
     "olmo3": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), gated(), norms=POST_NORM),
-    "gemma": Decoder(_BIASED, _GEMMA_MLP, norm="rms_wide", scales=True),
+    "gemma": Decoder(_BIASED, _GEMMA_MLP, norm="gemma", scales=True),
     "gemma2": Decoder(_BIASED, gated(), norms=SANDWICH),
     "gemma3_text": _Gemma3(
-        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_kind="rms_wide"),
+        gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_kind="gemma"),
         _GEMMA_MLP,
         norms=SANDWICH,
         order="sandwich",
-        norm="rms_wide",
+        norm="gemma",
         scales=True,
     ),
     "apertus": Decoder(

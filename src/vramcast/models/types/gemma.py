@@ -66,11 +66,24 @@ class Gemma4Attention(Struct, frozen=True):
     """no projection of values"""
     stores: bool
     """later layers may use its keys and values"""
+    reuses: bool = False
+    """it uses those of the last layer of its kind that has some"""
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         at = "self_attn"
         ops.scope(at)
         query = self._turned(ops, ops.by_head(ops.linear(f"{at}.q_proj", x)), f"{at}.q_norm")
+        key, value = self._sides(ops, x, at)
+        mixed = ops.attention(query, key, value, self.heads)
+        out = ops.linear(f"{at}.o_proj", mixed)
+        ops.drop(mixed, query, key, value)
+        return out
+
+    def _sides(self, ops: Operators, x: Tensor, at: str) -> tuple[Tensor, Tensor]:
+        """Keys and values, a layer's own or an earlier one's."""
+        if self.reuses:
+            width = self.heads.keys * self.heads.width
+            return ops.reuse(x, width), ops.reuse(x, width)
         raw = ops.by_head(ops.linear(f"{at}.k_proj", x))
         given = ops.cast(raw, raw.dtype) if self.same else ops.by_head(ops.linear(f"{at}.v_proj", x))
         key = self._turned(ops, raw, f"{at}.k_norm")
@@ -78,13 +91,10 @@ class Gemma4Attention(Struct, frozen=True):
         key, value = ops.cache(key, value)
         if self.stores:
             ops.store(key, value)
-        mixed = ops.attention(query, key, value, self.heads)
-        out = ops.linear(f"{at}.o_proj", mixed)
-        ops.drop(mixed, query, key, value)
-        return out
+        return key, value
 
     def _turned(self, ops: Operators, x: Tensor, name: str) -> Tensor:
-        normed = self._normed(ops, "rms_wide", name, x)
+        normed = self._normed(ops, "gemma", name, x)
         turned = ops.rope(normed)
         ops.drop(normed)
         return turned
@@ -99,9 +109,7 @@ class Gemma4Attention(Struct, frozen=True):
         return merged
 
 
-def _gemma4_attends(c: Fields, layer: int) -> Forward | None:
-    if c.count("num_kv_shared_layers", 0, 0) or c.count("hidden_size_per_layer_input", 0, 0):
-        return None
+def _gemma4_attends(c: Fields, layer: int) -> Forward:
     same, few = c.flag("attention_k_eq_v"), c.count("num_global_key_value_heads", 0, 0)
     full, keys = _full(c, layer, 6), c.count("num_key_value_heads")
     width = c.count("global_head_dim", 512) if full else c.count("head_dim")
@@ -109,17 +117,37 @@ def _gemma4_attends(c: Fields, layer: int) -> Forward | None:
     heads = Heads(c.count("num_attention_heads"), keys, width, width, window(c, layer))
     layers = c.count("num_hidden_layers") - c.count("num_kv_shared_layers", 0, 0)
     later = (other for other in range(layer + 1, layers) if _full(c, other, 6) == full)
-    return Gemma4Attention(heads, full and same, next(later, None) is None)
+    reuses = _shares(c, layer)
+    return Gemma4Attention(heads, full and same, next(later, None) is None and not reuses, reuses)
+
+
+class LayerInput(Struct, frozen=True):
+    """What a layer makes of its own embedding of the tokens: gate(x) × that, projected back."""
+
+    width: Size
+    layers: Size
+    activation: str
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        gate = ops.linear("per_layer_input_gate", x)
+        active = ops.activate(self.activation, gate)
+        ops.drop(gate)
+        given = ops.layer_input(x, self.width, self.layers)
+        product = ops.multiply(active, given)
+        ops.drop(active, given)
+        out = ops.linear("per_layer_projection", product)
+        ops.drop(product)
+        return out
 
 
 class Gemma4Layer(Struct, frozen=True):
-    """The forward of `Gemma4TextDecoderLayer`: norms on both sides, experts beside the MLP, a number that multiplies all
-    of it in place."""
+    """The forward of `Gemma4TextDecoderLayer`: norms on both sides, experts beside the MLP, a number that multiplies
+    all of it in place."""
 
     attention: Forward
     mlp: Forward
     router: Forward | None
-    chosen: Size = 0
+    inputs: LayerInput | None = None
 
     def __call__(self, ops: Operators, hidden: Tensor) -> Tensor:
         middle = self._added(ops, hidden, self._through(ops, hidden, "input_layernorm", self.attention), _ATTENDED)
@@ -129,16 +157,20 @@ class Gemma4Layer(Struct, frozen=True):
             ops.drop(dense)
         out = self._added(ops, middle, mixed, "post_feedforward_layernorm")
         ops.drop(middle)
+        if self.inputs is not None:
+            mixed, plain = self.inputs(ops, out), out
+            out = self._added(ops, plain, mixed, "post_per_layer_input_norm")
+            ops.drop(plain)
         return ops.times_in_place(out)
 
     def _through(self, ops: Operators, x: Tensor, name: str, part: Forward) -> Tensor:
-        given = ops.norm("rms_wide", name, x)
+        given = ops.norm("gemma", name, x)
         out = part(ops, given)
         ops.drop(given)
         return out
 
     def _added(self, ops: Operators, x: Tensor, added: Tensor, name: str) -> Tensor:
-        normed = ops.norm("rms_wide", name, added)
+        normed = ops.norm("gemma", name, added)
         ops.drop(added)
         ops.scope("residual")
         out = ops.add(x, normed)
@@ -148,13 +180,13 @@ class Gemma4Layer(Struct, frozen=True):
     def _beside(self, ops: Operators, x: Tensor, dense: Tensor) -> Tensor:
         """The MLP's and the experts' results, each normed, added up."""
         assert self.router is not None
-        first = ops.norm("rms_wide", "post_feedforward_layernorm_1", dense)
+        first = ops.norm("gemma", "post_feedforward_layernorm_1", dense)
         probabilities, weights, places = self.router(ops, x)
         ops.keep(probabilities, weights, places)
-        given = ops.norm("rms_wide", "pre_feedforward_layernorm_2", x)
+        given = ops.norm("gemma", "pre_feedforward_layernorm_2", x)
         routed = ops.experts("experts", given, places, weights, "gelu")
         ops.drop(given)
-        second = ops.norm("rms_wide", "post_feedforward_layernorm_2", routed)
+        second = ops.norm("gemma", "post_feedforward_layernorm_2", routed)
         ops.drop(routed)
         ops.keep(first, second)
         return ops.add(first, second)
@@ -284,25 +316,25 @@ class _Gemma4(_Gemma, frozen=True):
 
     def layer(self, c: Fields, layer: int) -> Forward | None:
         attention = _gemma4_attends(c, layer)
-        if attention is None:
-            return None
         mlp = Gated("mlp", "gate_proj up_proj down_proj", "", c.word("hidden_activation", "gelu_pytorch_tanh"))
         router = Gemma4Router(c.count("top_k_experts")) if c.flag("enable_moe_block") else None
-        return Gemma4Layer(attention, mlp, router)
+        inputs = LayerInput(c.count("hidden_size_per_layer_input", 0, 0), c.count("num_hidden_layers"), mlp.activation)
+        return Gemma4Layer(attention, mlp, router, inputs if inputs.width else None)
 
     def ends(self, c: Fields) -> Ends:
         full = [_full(c, layer, 6) for layer in range(c.count("num_hidden_layers"))]
         widths = [c.count("global_head_dim", 512)] * any(full) + [c.count("head_dim")] * (not all(full))
         capped = c.get("final_logit_softcapping") is not None
-        return structs.replace(super().ends(c), rotary=sum(widths), capped=capped)
+        inputs = c.count("hidden_size_per_layer_input", 0, 0)
+        return structs.replace(super().ends(c), rotary=sum(widths), capped=capped, layer_inputs=inputs)
 
 
 GEMMA4 = _Gemma4(
-    _gemma4_attention, _gemma4_mlp, norms=SANDWICH, more=_layer_input, norm="rms_wide", scales=True, rotary=None
+    _gemma4_attention, _gemma4_mlp, norms=SANDWICH, more=_layer_input, norm="gemma", scales=True, rotary=None
 )
 GEMMA3N = _Gemma3n(_gemma3n_attention, _gemma3n_mlp, norms=SANDWICH, more=_altup)
 
 TYPES = {
-    "gemma4": Multimodal(GEMMA4, gemma4_towers),
+    "gemma4": Multimodal(GEMMA4, gemma4_towers, own_cache=False),
     "gemma3n": Multimodal(GEMMA3N, gemma3n_towers),
 }
