@@ -53,9 +53,6 @@ class Model(ScoredLogits):
         if arch.ends.embed_norm:
             plain, out = out, self.norm(arch.ends.norm, arch.ends.embed_norm, out)
             self.drop(plain)
-        if arch.ends.drops:
-            plain, out = out, self.dropout(out)
-            self.drop(plain)
         if not arch.ends.scales:
             return out
         scaled = self.times(out)

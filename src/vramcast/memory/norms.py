@@ -15,7 +15,7 @@ class Norms(Eager):
         match kind:
             case "rms_wide":
                 return self._rms_wide(x)
-            case "rms_shifted":
+            case "rms_shifted" | "gemma":
                 return self._rms_shifted(x)
             case "l2":
                 return self._l2_norm(x)
@@ -38,7 +38,7 @@ class Norms(Eager):
         self.drop(mean)
         parameter = tape.parameter(1, x.width, self.weights_dtype, self.base_trains)
         wide = self.cast(parameter, "fp32", "fp32 weight")
-        shifted = self._pointwise(wide, "shifted weight", saves=False)
+        shifted = self.pointwise(wide, "shifted weight", saves=False)
         self.drop(wide)
         weighted = self.scale(normal, shifted, "weighted")
         self.drop(normal, shifted)
@@ -65,20 +65,21 @@ class Norms(Eager):
         """
         tape = self.tape
         wide = self.cast(x, "fp32", "fp32 copy")
-        mean = self._mean(wide)
+        mean = self.mean(wide)
         first = self._minus(wide, mean)
-        squares = self._square(first)
+        squares = self.square(first)
         self.drop(first)
-        variance = self._mean(squares)
+        variance = self.mean(squares)
         self.drop(squares)
         deviations = self._minus(wide, mean)
-        shifted = self._pointwise(variance, "shifted", saves=False)
-        root = self._pointwise(shifted, "rsqrt", saves=True)
+        shifted = self.pointwise(variance, "shifted", saves=False)
+        root = self.pointwise(shifted, "rsqrt", saves=True)
         self.drop(shifted)
         normal = self.scale(deviations, root, "normalised fp32")
         self.drop(deviations, root, wide)
-        shape = self.weights[f"{name}.weight"].shape if self.has(f"{name}.weight") else (x.width,)
-        parameter = tape.parameter(*(1, *shape)[-2:], self.weights_dtype, self.base_trains)
+        shape = list(self.weights[f"{name}.weight"].shape)
+        rows = shape[0] if len(shape) > 1 else 1  # norms of heads have a scale for each
+        parameter = tape.parameter(rows, shape[-1], self.weights_dtype, self.base_trains)
         weight = self.cast(parameter, "fp32", "fp32 weight")
         weighted = self.scale(normal, weight, "weighted")
         self.drop(normal, weight)

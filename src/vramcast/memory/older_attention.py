@@ -49,7 +49,7 @@ class OlderAttention(EagerAttention):
         mixed = self._mixed(weights, value, heads)
         self.drop(*wide)
         self.returned.append(weights)
-        return self._merged(mixed)
+        return self._in_rows(mixed)
 
     def _biased_in_product(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
         """Queries, keys and values head by head; ALiBi's biases are what the product is added to. Unmasked scores,
@@ -64,7 +64,7 @@ class OlderAttention(EagerAttention):
         mixed = self._mixed(weights, sides[2], heads)
         self.returned.append(weights)
         self.locals += [*sides, scores, masked]
-        return self._merged(mixed)
+        return self._in_rows(mixed)
 
     def _biased_in_fp32(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
         """ALiBi's biases are fp32, and so are scores from their sum on; masked ones stay to the end.
@@ -82,7 +82,7 @@ class OlderAttention(EagerAttention):
         mixed = self._mixed(weights, value, heads)
         self.returned.append(weights)
         self.locals.append(masked)
-        return self._merged(mixed)
+        return self._in_rows(mixed)
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class OlderAttention(EagerAttention):
         self.drop(low, right, apart)
         return out
 
-    def _merged(self, mixed: Tensor) -> Tensor:
+    def _in_rows(self, mixed: Tensor) -> Tensor:
         """Heads side by side in rows: a copy. Its gradient goes back head by head."""
         out = self.tape.like(mixed, "attention output")
         self.tape.node(out, [mixed], [], lambda gradient: [self._separate(gradient, "attention gradient by head")])

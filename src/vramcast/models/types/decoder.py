@@ -194,7 +194,7 @@ class Decoder(Struct, frozen=True):
     multiplies: Flag = False
     """constants multiply the embedding, what layers add, and the logits"""
     scales: bool = False
-    """a constant multiplies the embedding"""
+    """a constant multiplies the embedding, inside its module"""
     logits: Callable[[Fields], Literal["", "scaled", "capped"]] = _plain_logits
     kernel: str = ""
     """the attention that the class takes where nobody says one"""
@@ -212,6 +212,8 @@ class Decoder(Struct, frozen=True):
     """bytes of masks and tables that the class keeps beside its parameters"""
     wide_tables: bool = False
     """tables of rotary positions are fp32"""
+    masked: bool = False
+    """every layer is given a mask"""
     scales_hidden: bool = False
     """not the logits, but what the head is given is multiplied; and the embedding within its module (MiniCPM)"""
     first: Weights = none
@@ -256,7 +258,7 @@ class Decoder(Struct, frozen=True):
             tables_each=self.tables_each,
             learned="own" if self.own_positions else "shared" if self.positions else "",
             drops=bool(self.embeds) and bool(c.get(self.embeds)),
-            scales=self.scales or (c.flag(self.multiplies) and not self.scales_hidden),
+            scales="module" if self.scales else "model" if c.flag(self.multiplies) and not self.scales_hidden else "",
             logits="scaled" if c.flag(self.multiplies) and not self.scales_hidden else self.logits(c),
             kernel=self.kernel,
             alone=self.alone,
@@ -268,6 +270,7 @@ class Decoder(Struct, frozen=True):
             wide_tables=self.wide_tables,
             spans=tuple(dict.fromkeys(int(window_of(c, layer)) for layer in range(self.layer_count(c)))),
             scales_hidden=self.scales_hidden,
+            masked=self.masked,
             rotary=self.rotary(c) if self.rotary else 0,
         )
 
