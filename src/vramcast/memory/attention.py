@@ -96,7 +96,8 @@ class Attention(OlderAttention):
         """
         tape, seat = self.tape, self.seat
         key, value = (self._repeated(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
-        bias = [tape.empty("mask in numbers", seat.tokens, seat.seq_len, query.dtype)] if bound else []
+        rows = seat.tokens * (heads.count if seat.arch.ends.masks == "biased" else 1)
+        bias = [tape.empty("mask in numbers", rows, seat.seq_len, query.dtype)] if bound else []
         out = tape.empty("attention output", query.rows, heads.count * heads.values, query.dtype)
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
         log_sum = tape.empty("log-sum-exp", padded_rows, heads.count, "fp32")

@@ -204,10 +204,10 @@ class Eager:
         linear = self.times(x)
         lower = self.add(below, linear)
         self.drop(below, linear)
-        out = tape.like(x, "xielu")
+        out = tape.like(upper, "xielu")
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
-            return [tape.like(x, f"gradient of the {name} branch") for name in ("upper", "lower")]
+            return [tape.like(upper, f"gradient of the {name} branch") for name in ("upper", "lower")]
 
         tape.node(out, [upper, lower], [condition], backward)
         self.drop(upper, lower, condition)
@@ -215,7 +215,7 @@ class Eager:
 
     def _by_number(self, x: Tensor) -> Tensor:
         """Product with a number that learns: x is kept for its gradient."""
-        return self.scale(x, self.tape.parameter(1, 1, x.dtype, self.base_trains), "times a number")
+        return self.scale(x, self.tape.parameter(1, 1, self.weights_dtype, self.base_trains), "times a number")
 
     def _gelu_of_operators(self, x: Tensor) -> Tensor:
         """`0.5 * x * (1 + tanh(c * (x + 0.044715 * x³)))`, operator by operator: NewGELUActivation."""

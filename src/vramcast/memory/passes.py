@@ -301,7 +301,8 @@ def _front(seat: Seat) -> Size:
     its dropout, and a leaf where the model's forward holds what was made of it."""
     learned, width = seat.arch.ends.learned, seat.arch.hidden * BYTES[seat.param_dtype]
     rows = seat.tokens if learned == "own" else seat.seq_len if learned else 0
-    return _embedded(seat) + rows * width + _dropped(seat) + (0 if learned or seat.arch.ends.embed_norm else _leaf(seat))
+    counted = learned or seat.arch.ends.embed_norm
+    return _embedded(seat) + rows * width + _dropped(seat) + (0 if counted else _leaf(seat))
 
 
 def _embedded(seat: Seat) -> Size:

@@ -121,7 +121,7 @@ def _pairs(c: Fields) -> Size:
 
 
 def _neox_order(c: Fields) -> Order:
-    return "parallel" if c.flag("use_parallel_residual") else "pre"
+    return "branches" if c.flag("use_parallel_residual") else "pre"
 
 
 _PLAIN = plain("mlp.c_fc mlp.c_proj", width=ffn("n_inner", 4), activation="activation_function")
@@ -301,7 +301,7 @@ TYPES = {
         _apart("attn", "out_proj", rotary=_gptj_width, interleaves=True, by_row=True),
         plain("mlp.fc_in mlp.fc_out", width=ffn("n_inner", 4), activation="activation_function"),
         norms="ln_1",
-        order="parallel",
+        order="branches",
         dropout="resid_pdrop",
         rotary=_gptj_width,
         buffers=lambda c: c.count("max_position_embeddings") * _gptj_width(c) * BYTES["fp32"],
@@ -366,7 +366,7 @@ TYPES = {
         plain(
             "mlp.dense_h_to_4h mlp.dense_4h_to_h", "bias", width=ffn("ffn_hidden_size", 4), activation="activation",
             otherwise="gelu",
-        ),  # fmt: skip
+        ),
         order=_falcon_order,
         run=_falcon_names,
         norm="layer",
@@ -386,7 +386,7 @@ TYPES = {
     "phi": Decoder(
         gqa(True, True, out="dense", extra=_phi_norms, rotary=rotary_width(0.5), joins=True),
         plain("mlp.fc1 mlp.fc2"),
-        order="parallel",
+        order="branches",
         norm="layer",
         dropout="resid_pdrop",
         rotary=rotary_width(0.5),

@@ -30,9 +30,10 @@ from vramcast.num import Size
 ATTENTION_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "hybrid", "indexed_attention")
 """What `layer_types` may say where it only changes what a layer attends to."""
 PRE_NORM = "input_layernorm post_attention_layernorm"
-Order: TypeAlias = Literal["pre", "post", "sandwich", "parallel", "joined"]
-"""Where norms stand: before attention and MLP, behind them, on both sides, or before both at once, whose sum is made
-first (joined)."""
+Order: TypeAlias = Literal["pre", "post", "sandwich", "parallel", "branches", "joined"]
+"""Where norms stand: before attention and MLP, behind them, on both sides, or before both at once: what
+both give is added to the hidden states one by one (parallel), or to each other first, in a new tensor (branches) or in
+the MLP's (joined)."""
 
 
 class Layer(Struct, frozen=True):
@@ -51,7 +52,7 @@ class Layer(Struct, frozen=True):
     """what attention gave, or what it was given too, stays a variable until the layer is through"""
 
     def __call__(self, ops: Operators, hidden: Tensor) -> Tensor:
-        if self.order == "parallel":
+        if self.order in ("parallel", "branches"):
             return self._parallel(ops, hidden)
         if self.order == "joined":
             return self._joined(ops, hidden)
@@ -114,8 +115,9 @@ class Layer(Struct, frozen=True):
             second = ops.norm(self.norm, self.norms[1], x)
         mixed = self._dropped(ops, self.mlp(ops, second))
         ops.scope("residual")
-        both = ops.add(attended, x)
-        out = ops.add(both, mixed)
+        last, other = (x, mixed) if self.order == "branches" else (mixed, x)
+        both = ops.add(attended, other)
+        out = ops.add(both, last)
         ops.drop(both, attended, mixed, second)
         return out
 
