@@ -246,6 +246,9 @@ class Decoder(Struct, frozen=True):
         if self.more is not none and not self.run:  # nobody says what is done with it
             return None
         attention, mlp = self.attention.forward(c, layer), self.mlp.forward(c, layer)
+        for part, forward in ((self.attention, attention), (self.mlp, mlp)):
+            if forward is None and list(part(c, layer)):  # tensors that nobody says what is done with
+                return None
         order: Order = self.order(c) if callable(self.order) else self.order
         run = self.run if isinstance(self.run, str) else self.run(c)
         names = tuple((run or self.norms).split())
