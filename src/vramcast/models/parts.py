@@ -132,7 +132,7 @@ def gqa(
     positions. `rotary`: elements of a head that have positions, where not all do; `joins`: they are joined to the
     rest even if there is none. `turns`: whether a layer has positions at all; `rotation`: what they turn: halves of a
     head, "stacked" pairs in fp32 (Cohere), by fp32 tables ("wide": OLMo 2), or each product in fp32 ("widened": ERNIE);
-    `interleaves`: by tables of its own. `cap`: the field of a soft cap on eager scores.
+    `interleaves`: by tables of its own. `extra`: further tensors, or those of norms that are no plain scale. `cap`: the field of a soft cap on eager scores.
     """
 
     def part(c: Fields, layer: int) -> list[Weight]:
@@ -144,7 +144,7 @@ def gqa(
             sides = (("q_proj", query), ("k_proj", key), ("v_proj", key))
             found = [weight for name, side in sides for weight in linear(f"{at}.{name}", hidden(c), side, shift)]
         found += linear(f"{at}.{out}", query, hidden(c), c.flag(out_bias))
-        if qk_norm and c.flag(norm_if):
+        if qk_norm and not extra and c.flag(norm_if):
             for name, side in zip(qk_norm.split(), (query, key), strict=True):
                 found += norm(f"{at}.{name}", width if norm_width == "head" else side)
         return [*found, *(extra(c, layer) if extra else ())]

@@ -111,7 +111,10 @@ TYPES = {
         rotary=rotary_width(0.5),
     ),
     "cohere": Decoder(
-        gqa("attention_bias", "attention_bias", extra=_cohere_norms, rotation="stacked"),
+        gqa(
+            "attention_bias", "attention_bias", extra=_cohere_norms, rotation="stacked", qk_norm=_QK,
+            norm_if="use_qk_norm", norm_kind="centred",
+        ),
         gated(),
         norms="input_layernorm",
         order="parallel",
