@@ -103,6 +103,25 @@ class Eager:
 
         return self.tape.node(out, [left, right], [], backward)
 
+    def bound(self, x: Tensor) -> Tensor:
+        """`x.clamp_`: in its place, but backward needs what was there, and so a copy of it, and then two masks.
+
+        Source: torch/csrc/autograd/FunctionsManual.cpp, clamp_backward; tools/autograd/gen_variable_type.py.
+        """
+        tape = self.tape
+        before = [tape.like(x, "before its bounds")] if tape.records and x.requires_grad else []
+        out = Tensor(x.rows, x.width, x.dtype, tape.hold(x).storage)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            masks = [tape.like(x, "within a bound", "bool") for _ in range(2)]
+            found = tape.like(x, "bounded gradient")
+            tape.drop(*masks)
+            return [found]
+
+        tape.node(out, [x], before, backward)
+        self.drop(x, *before)
+        return out
+
     def copied(self, x: Tensor) -> Tensor:
         """A view's elements side by side; their gradient is a view again. The view is gone."""
         out = self.tape.like(x, "copy")

@@ -318,6 +318,7 @@ TYPES = {
         order=_neox_order,
         norm="layer",
         dropout="hidden_dropout",
+        embeds="hidden_dropout",
         rotary=rotary_width(0.25),
         prefix="gpt_neox",
         embed="embed_in",
