@@ -133,8 +133,8 @@ def gqa(
     positions. `rotary`: elements of a head that have positions, where not all do; `joins`: they are joined to the
     rest even if there is none. `turns`: whether a layer has positions at all; `rotation`: what they turn: halves of a
     head, "stacked" pairs in fp32 (Cohere), by fp32 tables ("wide": OLMo 2), or each product in fp32 ("widened": ERNIE);
-    `interleaves`: by tables of its own. `cap`: the field of a soft cap on eager scores; `clips`: that of a bound on what
-    the projections give. `extra`: further tensors, or those of norms that are no plain scale.
+    `interleaves`: by tables of its own. `cap`: the field of a soft cap on eager scores; `clips`: that of a bound on
+    what the projections give. `extra`: further tensors, or those of norms that are no plain scale.
     """
 
     def part(c: Fields, layer: int) -> list[Weight]:
