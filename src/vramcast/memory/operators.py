@@ -136,9 +136,18 @@ class Eager:
         saved = [x for x, other in ((left, right), (right, left)) if other.requires_grad]
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
-            return [tape.like(x, "product gradient") if x.requires_grad else None for x in (left, right)]
+            return [self._product_gradient(x, gradient) if x.requires_grad else None for x in (left, right)]
 
         return tape.node(out, [left, right], saved, backward)
+
+    def _product_gradient(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """In the dtype of the product, and then in that of the side."""
+        wide = self.tape.like(x, "product gradient", gradient.dtype)
+        if gradient.dtype == x.dtype:
+            return wide
+        low = self.tape.like(x, "product gradient cast")
+        self.drop(wide)
+        return low
 
     def scale(self, x: Tensor, by: Tensor, name: str) -> Tensor:
         """Product with a smaller tensor that is broadcast (a norm's weight, a row's root mean square, rope tables)."""
