@@ -159,14 +159,14 @@ class Eager:
             grad_x = grad_by = unreduced = None
             if x.requires_grad:
                 grad_x = tape.like(x, f"{name} gradient", gradient.dtype)
-                if gradient.dtype != x.dtype:
-                    wide, grad_x = grad_x, tape.like(x, f"{name} gradient cast")
-                    tape.drop(wide)
             if by.requires_grad:
                 kind = "gradient" if by.is_parameter else "activation"
                 unreduced = tape.like(x, f"{name} gradient unreduced", gradient.dtype)
                 grad_by = tape.like(by, f"{name} gradient reduced", kind=kind)
                 tape.drop(unreduced)
+            if grad_x is not None and gradient.dtype != x.dtype:  # the engine casts what a node gives
+                wide, grad_x = grad_x, tape.like(x, f"{name} gradient cast")
+                tape.drop(wide)
             return [grad_x, grad_by]
 
         return tape.node(out, [x, by], saved, backward)
