@@ -136,7 +136,7 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
         keeps_input,
         (*kept, carried),
         total(held.values()),
-        cached,
+        cached=cached,
     )
 
 
@@ -161,6 +161,7 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
     sizes = [] if seat.reentrant else _waiting(quiet.tape, out)
     waiting = [tape.empty("waiting gradient", 1, size, "byte") for size in sizes]
     out = ops.run(kind, hidden)
+    left = total(quiet.tape.size(one) for one in quiet.stored) + _behind(tape, ops.stored, since)
     tape.end_autocast()
     tape.drop(*waiting)
     if seat.reentrant:
@@ -171,9 +172,37 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
         ops.forget_recomputation()
     tape.backward(out, gradient)
     kept = tape.size(hidden) + total(tape.size(one) for one in ops.handed_on)
+    first = total(quiet.tape.size(one) for one in quiet.stored)
     return BlockPass(
-        0, kept, casts, 0, forward, tape.peak(since), tape.alive("gradient", since), True, (kept,), total(held)
+        first,
+        kept,
+        casts,
+        0,
+        forward,
+        tape.peak(since),
+        tape.alive("gradient", since),
+        True,
+        (kept,),
+        total(held),
+        left=left,
     )
+
+
+def _behind(tape: Tape, stored: list[Any], since: int) -> Size:
+    """Bytes of tensors of this block that stay, and of what the nodes that made them keep: no backward runs those
+    nodes, as a checkpoint's own graph has nodes for the same operators."""
+    makers = {id(node.out): node for node in tape.nodes}
+    found: dict[int, Any] = {id(one.storage): one.storage for one in stored if one.storage is not None}
+    waiting, seen = list(stored), set[int]()
+    while waiting:
+        node = makers.get(id(waiting.pop()))
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        found |= {id(one.storage): one.storage for one in node.saved if one.storage is not None}
+        waiting += node.inputs
+    own = {id(storage) for sign, storage in tape.steps[since:] if sign > 0}
+    return total(storage.size for key, storage in found.items() if key in own)
 
 
 def _waiting(tape: Tape, out: Any) -> list[Size]:

@@ -84,6 +84,11 @@ class Weight(Struct, frozen=True):
         return self.used * prod(self.shape[1:]) if self.used else self.elements
 
 
+_ALSO_LINEAR = (
+    "router.proj.weight", "feed_forward.router.weight", "per_layer_input_gate.weight", "per_layer_projection.weight",
+    "per_layer_model_projection.weight",
+)  # fmt: skip
+"""linear layers of Gemma 3n, Gemma 4 and Llama 4 by the ends of their names"""
 _LINEAR = ("attention", "mlp", "shared_experts", "mixer_ssm_conv")
 """modules whose matrices are linear layers"""
 
@@ -124,8 +129,8 @@ class Blocks(Struct, frozen=True):
         if module == "vision":
             return not weight.name.endswith(("embed.weight", "embedding.weight"))
         if module == "router":  # a router itself has a bare weight, what is within it is linear layers
-            return not weight.name.endswith(("gate.weight", "router.weight")) or "per_layer" in weight.name
-        return module in _LINEAR
+            return not weight.name.endswith(("gate.weight", "router.weight")) or weight.name.endswith(_ALSO_LINEAR)
+        return module in _LINEAR or weight.name.endswith(_ALSO_LINEAR)
 
     @property
     def params(self) -> Size:
@@ -196,6 +201,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """each of these has tables of positions of its own"""
     scales_hidden: bool = False
     """a constant multiplies what the head is given"""
+    layer_inputs: Size = 0
+    """width of the embedding that each layer has of its own; 0: none"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
     own_cache: bool = False
