@@ -81,7 +81,9 @@ def read_script(name: str, text: str, folder: str) -> Understanding:
 def _rank(launch: Launch) -> int:
     """Training comes before the steps that prepare it: a trainer that is read, one that is known by name, then scripts,
     those with a trainer's arguments first."""
-    if launch.kind in ("verl", "trl"):
+    from vramcast.readers.frameworks import FRAMEWORKS
+
+    if any(launch.kind == framework.name for framework in FRAMEWORKS):
         return 0
     if launch.kind != "script":
         return 2
@@ -99,14 +101,11 @@ def _start(words: Sequence[Word]) -> str:
 
 
 def _read(launch: Launch, name: str, environment: Mapping[str, Word], folder: str) -> Understanding:
-    if launch.kind == "verl":
-        from vramcast.readers.frameworks.verl.reader import read_verl
+    from vramcast.readers.frameworks import FRAMEWORKS, SCRIPTS
 
-        return read_verl(launch.arguments, name, environment)
-    if launch.kind in ("trl", "script"):
-        from vramcast.readers.frameworks.trl.command import read_trl_command
-
-        return read_trl_command(launch, name, folder)
+    named = {**{framework.name: framework for framework in FRAMEWORKS}, "script": SCRIPTS}
+    if launch.kind in named and (command := named[launch.kind].command):
+        return command(launch, name, environment, folder)
     raise refuse(f"{name}:{launch.line} starts {launch.kind}, which is not read yet", read=LOOKED_FOR)
 
 
@@ -138,7 +137,7 @@ def _python(name: str, text: str, folder: str) -> Understanding:
             if launch:
                 return _read(launch, name, {}, folder)
             if _are_overrides(words):
-                from vramcast.readers.frameworks.verl.reader import read_verl
+                from vramcast.readers.frameworks.verl import read_verl
 
                 return read_verl(words, name)
     raise refuse(

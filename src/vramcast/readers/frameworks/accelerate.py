@@ -12,7 +12,8 @@ from typing import Any
 from vramcast.errors import near, refuse
 from vramcast.readers.config import ConfigReader
 from vramcast.readers.document import Document
-from vramcast.readers.frameworks.trl.keys import flag, one_of
+from vramcast.readers.framework import Framework, Known, known_names
+from vramcast.readers.keys import flag, one_of
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 _DEFAULT = "accelerate 1.15 default"
@@ -24,39 +25,13 @@ _PARALLEL = {"tp_size": "tp", "cp_size": "cp", "sp_size": "ulysses"}
 _BLOCKS_OF = {"fsdp_config": "FSDP", "deepspeed_config": "DEEPSPEED"}
 _BLOCKS = (*_BLOCKS_OF, "parallelism_config")
 
-_NO_EFFECT = frozenset(
-    "compute_environment debug downcast_bf16 enable_cpu_affinity gpu_ids machine_rank main_training_function "
-    "main_process_ip main_process_port rdzv_backend same_network tpu_env tpu_use_cluster tpu_use_sudo "
-    "gradient_clipping deepspeed_multinode_launcher deepspeed_hostfile transformer_layer_cls_to_wrap min_num_params "
-    "use_orig_params cpu_ram_efficient_loading sync_module_states zero3_init_flag mpirun_config commands command_file "
-    "tpu_name tpu_zone num_cpu_threads_per_process num_machines quiet module no_python max_restarts monitor_interval "
-    "rdzv_conf role tee log_dir main_process_args deepspeed_exclusion_filter deepspeed_inclusion_filter "
-    "offload_optimizer_nvme_path offload_param_nvme_path use_parallelism_config".split()
-)
-"""Keys that do not change the memory of a step, blocks' keys without their prefix."""
-_DEFAULTS: dict[str, tuple[Any, ...]] = {
-    "limit_all_gathers": (True, "true"),
-    "backward_prefetch": ("NO_PREFETCH",),
-    "forward_prefetch": (False, "false"),
-    "state_dict_type": ("SHARDED_STATE_DICT",),
-    "cp_backend": ("torch",),
-    "cp_comm_strategy": ("allgather",),
-    "sp_backend": ("deepspeed",),
-}
-"""Keys that are not modelled, with the values at which that does not matter (beside null and the empty ones)."""
-_CHOOSES = {
-    "use_cpu": "training on the CPU",
-    "cpu": "training on the CPU",
-    "tpu": "training on TPUs",
-    "use_megatron_lm": "Megatron-LM's layout",
-    "megatron_lm": "Megatron-LM's layout",
-    "fp8": "training in FP8",
-    "dynamo": "a compiled model",
-    "moe_layer_cls_names": "which layers are experts",
-    "ignored_modules": "modules that are not sharded",
-}
-"""What keys choose that is not modelled, by their name or its beginning (`fp8_config`, `fp8_backend`)."""
+_SIGNS = frozenset("compute_environment distributed_type downcast_bf16 machine_rank".split())
 _OFF = (None, False, "false", "no", "NO", "", 0)
+
+
+def known() -> Known:
+    """Keys that set no path, those of blocks without their prefix."""
+    return known_names(__file__, "accelerate.json")
 
 
 def read_accelerate(document: Document, where: str, folder: str = "") -> Understanding:
@@ -313,16 +288,18 @@ def _parallelism(plan: _Plan) -> None:
 
 def _rest(plan: _Plan, kind: str) -> None:
     """Keys that no rule has read."""
+    names = known()
     for key, value in plan.content.items():
         name, block = key.rpartition(".")[2], key.partition(".")[0]
         if key in _BLOCKS or plan.label(key) in plan.settled:
             continue
-        chooses = next((why for start, why in _CHOOSES.items() if name == start or name.startswith(f"{start}_")), "")
+        starts = (start for start in names.unmodelled if name == start or name.startswith(f"{start}_"))
+        chooses = next((names.unmodelled[start][1] for start in starts), "")
         if block in _BLOCKS_OF and kind != _BLOCKS_OF[block]:
             plan.rest(key, f"distributed_type is {kind}")
-        elif name in _NO_EFFECT:
+        elif name in names.no_effect:
             plan.rest(key)
-        elif value is None or value in ("", [], {}) or value in _DEFAULTS.get(name, ()):
+        elif value is None or value in ("", [], {}) or value in names.small.get(name, ()):
             plan.rest(key, "the default")
         elif chooses and value in _OFF:
             plan.rest(key, "off")
@@ -330,3 +307,11 @@ def _rest(plan: _Plan, kind: str) -> None:
             plan.refuse(key, chooses)
         else:
             plan.leave(key)
+
+
+ACCELERATE = Framework(
+    "accelerate",
+    "accelerate",
+    lambda document, name: bool(_SIGNS & set(document.content)),
+    read=read_accelerate,
+)

@@ -5,48 +5,25 @@ It stands beside the configuration of a trainer, which fills in what is "auto". 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from vramcast.readers.config import ConfigReader
 from vramcast.readers.document import Document
-from vramcast.readers.frameworks.trl.keys import flag, one_of
+from vramcast.readers.framework import Framework, Known, known_names
 from vramcast.readers.hydra import flat
+from vramcast.readers.keys import flag, one_of
 from vramcast.types.job import Understanding
 
-SIGNS = frozenset("zero_optimization train_micro_batch_size_per_gpu zero_allow_untested_optimizer".split())
+_SIGNS = frozenset("zero_optimization train_micro_batch_size_per_gpu zero_allow_untested_optimizer".split())
 """Keys that only DeepSpeed has."""
 _ZERO = "zero_optimization."
 _STAGES = {"1": "zero1", "2": "zero2", "3": "zero3"}
 _HOMES = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw", "adafactor": "adafactor", "lion": "lion", "sgd": "sgd"}
-_CHOOSES = {
-    "zero_optimization.zero_hpz_partition_size": "a second partition of the weights (ZeRO++)",
-    "zero_optimization.mics_shard_size": "shards inside groups (MiCS)",
-    "tensor_parallel": "tensor parallelism",
-    "pipeline": "pipeline parallelism",
-    "sequence_parallel_size": "sequence parallelism",
-    "activation_checkpointing": "DeepSpeed's own checkpointing",
-    "hybrid_engine": "an engine that generates",
-    "compression_training": "compressed weights",
-    "sparse_attention": "sparse attention",
-    "amp": "apex' mixed precision",
-    "data_types": "the dtype of gradients",
-    "quantize_training": "quantised training",
-}
-_NO_EFFECT = frozenset(
-    "steps_per_print wall_clock_breakdown gradient_clipping train_batch_size prescale_gradients dump_state "
-    "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer gradient_predivide_factor".split()
-)
-_NO_EFFECT_TABLES = tuple(
-    "scheduler. tensorboard. wandb. csv_monitor. flops_profiler. checkpoint. optimizer.params.".split()
-)
 _AUTO = "the trainer fills it in"
 
 
-def is_deepspeed(content: Mapping[str, Any]) -> bool:
-    """Whether a mapping is a DeepSpeed configuration."""
-    return bool(SIGNS & set(content))
+def known() -> Known:
+    """Keys that set no path."""
+    return known_names(__file__, "deepspeed.json")
 
 
 def read_deepspeed(document: Document, name: str) -> Understanding:
@@ -114,8 +91,10 @@ def _dtype(config: ConfigReader, dtype: str) -> None:
 
 
 def _rest(config: ConfigReader) -> None:
+    names = known()
     for key, value in config.said.items():
-        chooses = next((why for name, why in _CHOOSES.items() if key == name or key.startswith(f"{name}.")), "")
+        starts = (name for name in names.unmodelled if key == name or key.startswith(f"{name}."))
+        chooses = next((names.unmodelled[name][1] for name in starts), "")
         if key in config.settled:
             continue
         if value == "auto":
@@ -124,6 +103,14 @@ def _rest(config: ConfigReader) -> None:
             config.refuse(key, chooses)
         elif chooses:
             config.rest(key, "off")
-        elif key.startswith(_NO_EFFECT_TABLES):
+        elif key.startswith(tuple(names.more["starts"].split())):
             config.rest(key)
-    config.settle(_NO_EFFECT)
+    config.settle(names.no_effect)
+
+
+DEEPSPEED = Framework(
+    "deepspeed",
+    "DeepSpeed",
+    lambda document, name: bool(_SIGNS & set(document.content)),
+    read=lambda document, name, folder: read_deepspeed(document, name),
+)

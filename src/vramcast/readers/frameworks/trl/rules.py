@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from vramcast.readers.config import ConfigReader
-from vramcast.readers.frameworks.trl.keys import DTYPES, OPTIMIZERS, flag, number, one_of, whole
+from vramcast.readers.framework import Rule, choose
+from vramcast.readers.frameworks.trl.keys import DTYPES
+from vramcast.readers.frameworks.trl.layout import layout
+from vramcast.readers.keys import flag, number, one_of, whole
 from vramcast.types.paths import PATHS
 
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -20,6 +24,24 @@ _BATCH = 8
 _REDUCTIONS = frozenset("bnpo cispo sapo luspo vespo".split())
 """Losses of GRPO that weigh the same log-probabilities otherwise."""
 _OFF = "off"
+_OPTIMIZERS: dict[str, tuple[str, str | None]] = {
+    "adamw_torch": ("adamw", "foreach"),
+    "adamw_torch_fused": ("adamw", "fused"),
+    "adamw_8bit": ("adamw_8bit", None),
+    "adamw_bnb_8bit": ("adamw_8bit", None),
+    "adamw_torch_8bit": ("adamw_8bit", None),
+    "adamw_torch_4bit": ("adamw_4bit", None),
+    "paged_adamw_32bit": ("paged_adamw", None),
+    "paged_adamw_8bit": ("paged_adamw_8bit", None),
+    "adafactor": ("adafactor", None),
+    "sgd": ("sgd", "foreach"),
+    "lion_32bit": ("lion", None),
+    "galore_adamw": ("galore", None),
+    "apollo_adamw": ("apollo", None),
+    "lomo": ("lomo", None),
+    "schedule_free_adamw": ("schedule_free", None),
+}
+"""`optim` → (optimizer, optimizer.impl)."""
 
 
 def environment(config: ConfigReader) -> None:
@@ -89,7 +111,9 @@ def adapters(config: ConfigReader) -> None:
         config.mistakes.add("load_in_4bit and load_in_8bit exclude each other", **why)
         config.settled.update(("load_in_4bit", "load_in_8bit"))
     elif four:
-        _four_bit(config)
+        config.settled.add("load_in_4bit")
+        key = "bnb_4bit_quant_type" if config.get("bnb_4bit_quant_type") else "load_in_4bit"
+        config.fact("quant.kind", config.get("bnb_4bit_quant_type") or "nf4", key)
     elif eight:
         config.fact("quant.kind", "int8", "load_in_8bit")
     if (four or eight) and not peft:
@@ -98,22 +122,8 @@ def adapters(config: ConfigReader) -> None:
     for key in ("load_in_4bit", "load_in_8bit"):
         if config.get(key) is not None and key not in config.settled:
             config.rest(key, _OFF if not config.flag(key) else "")
-    for key in ("bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant"):
-        if config.get(key) is not None and not four:
-            config.rest(key, "only with load_in_4bit")
-
-
-def _four_bit(config: ConfigReader) -> None:
-    config.settled.add("load_in_4bit")
-    key = "bnb_4bit_quant_type" if config.get("bnb_4bit_quant_type") else "load_in_4bit"
-    config.fact("quant.kind", config.get("bnb_4bit_quant_type") or "nf4", key)
-    if config.flag("use_bnb_nested_quant") is not None:
-        config.fact("quant.double", config.flag("use_bnb_nested_quant"), "use_bnb_nested_quant")
-    storage = config.get("bnb_4bit_quant_storage")
-    if storage is not None:
-        with config.reading("bnb_4bit_quant_storage"):
-            kind = one_of({**DTYPES, "uint8": "int8"})(storage)
-            config.fact("quant.storage", kind, "bnb_4bit_quant_storage")
+    if config.get("bnb_4bit_quant_type") is not None and not four:
+        config.rest("bnb_4bit_quant_type", "only with load_in_4bit")
 
 
 def lengths(config: ConfigReader) -> None:
@@ -148,7 +158,7 @@ def optimizer(config: ConfigReader) -> None:
     if config.get("optim") is None:
         return
     with config.reading("optim"):
-        name, implementation = one_of(OPTIMIZERS)(config.get("optim"))
+        name, implementation = one_of(_OPTIMIZERS)(config.get("optim"))
         config.fact("optimizer", name, "optim")
         if implementation:
             config.fact("optimizer.impl", implementation, "optim")
@@ -191,8 +201,14 @@ def _option(config: ConfigReader, key: str, name: str, value: Any, on: bool | No
         config.leave(key)
 
 
-def loss(config: ConfigReader, kind: str) -> None:
+def _kind(config: ConfigReader) -> str:
+    """The trainer whose loss it is."""
+    return {"rloo": "grpo", "pretrain": "sft"}.get(config.trainer, config.trainer)
+
+
+def loss(config: ConfigReader) -> None:
     """Label smoothing needs the full logits in SFT; in GRPO `loss_type` names the variant."""
+    kind = _kind(config)
     smoothing, named = config.get("label_smoothing_factor"), config.get("loss_type")
     if smoothing is not None:
         with config.reading("label_smoothing_factor"):
@@ -217,8 +233,9 @@ def loss(config: ConfigReader, kind: str) -> None:
         config.leave("loss_type")
 
 
-def roles(config: ConfigReader, kind: str) -> None:
+def roles(config: ConfigReader) -> None:
     """The reference of GRPO by beta, that of DPO by whether its log-probs are made before; the reward."""
+    kind = _kind(config)
     beta = config.get("beta")
     if beta is not None:
         with config.reading("beta"):
@@ -241,23 +258,27 @@ def roles(config: ConfigReader, kind: str) -> None:
         config.fact("reward.kind", "rules", "reward_funcs")
 
 
-def generation(config: ConfigReader, trainer: str) -> None:
+def generation(config: ConfigReader) -> None:
     """`generation_batch_size` counts sequences over all GPUs; ours counts prompts."""
     key = "generation_batch_size"
     if config.get(key) is not None:
         with config.reading(key):
-            sequences, group = whole(config.get(key)), whole(config.get("num_generations") or _GROUPS.get(trainer, 8))
+            sequences, group = whole(config.get(key)), _group(config)
             if sequences % group:
                 raise ValueError(f"{sequences} is not divisible by num_generations = {group}")
             config.fact("prompts_per_step", sequences // group, key)
-    _steps(config, trainer)
+    _steps(config)
     if config.get("num_iterations") is not None:
         with config.reading("num_iterations"):
             whole(config.get("num_iterations"))
             config.rest("num_iterations", "the same responses are learned from again, one micro-batch at a time")
 
 
-def _steps(config: ConfigReader, trainer: str) -> None:
+def _group(config: ConfigReader) -> int:
+    return whole(config.get("num_generations") or _GROUPS.get(config.trainer, 8))
+
+
+def _steps(config: ConfigReader) -> None:
     """How many micro-batches of responses are generated at once: those of an optimizer step, unless this says it."""
     key = "steps_per_generation"
     if config.get(key) is None:
@@ -267,7 +288,7 @@ def _steps(config: ConfigReader, trainer: str) -> None:
         if config.get("generation_batch_size") is not None:
             raise ValueError("generation_batch_size says it already: TRL refuses both")
         micro = whole(config.get("per_device_train_batch_size") or _BATCH)
-        group = whole(config.get("num_generations") or _GROUPS.get(trainer, 8))
+        group = _group(config)
         if steps == accumulation:
             config.rest(key, "as many as gradient_accumulation_steps, the default")
         elif config.get("use_vllm") and config.get("vllm_mode") == "server" and micro * accumulation % group == 0:
@@ -367,3 +388,79 @@ def _accelerator(config: ConfigReader) -> None:
             config.leave(key)  # gradients are split in every micro-batch, which no path says
         else:
             config.rest(key)
+
+
+_OPTIM = {ours: {"optim": theirs} for theirs, (ours, _) in reversed(_OPTIMIZERS.items())}
+_FUSED = {"optim": "adamw_torch_fused"}
+_SWITCHES = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
+
+
+def _option_of(name: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {_SWITCHES[1]: {name: value}}
+
+
+FIRST = (Rule(model_arguments, {"model_init_kwargs": ""}),)
+RULES = (
+    Rule(layout, {
+        "fsdp": "shard", "deepspeed": "shard", "fsdp_config": "", "parallelism_config": "",
+        "fsdp_transformer_layer_cls_to_wrap": "", "fsdp_min_num_params": "",
+    }),
+    Rule(environment, {"env": ""}, {"allocator": lambda text: {"env": {"PYTORCH_ALLOC_CONF": text}}}),
+    Rule(precision, {"dtype": "weights_dtype", "bf16": "compute_dtype", "fp16": ""}, {
+        "weights_dtype": choose({ours: {"dtype": theirs} for theirs, ours in DTYPES.items()}),
+        "autocast": choose({True: {"bf16": True}, False: {"bf16": False, "fp16": False}}),
+        "compute_dtype": choose({"bf16": {"bf16": True}, "fp16": {"bf16": False, "fp16": True}}),
+    }),
+    Rule(adapters, {"use_peft": "tuning", "load_in_4bit": "", "load_in_8bit": "", "bnb_4bit_quant_type": ""}, {
+        "tuning": choose({
+            "full": {"use_peft": False}, "lora": {"use_peft": True}, "qlora": {"use_peft": True, "load_in_4bit": True},
+        }),
+        "quant.kind": choose({
+            **{kind: {"load_in_4bit": True, "bnb_4bit_quant_type": kind} for kind in ("nf4", "fp4")},
+            "int8": {"load_in_8bit": True},
+            "none": {"load_in_4bit": False, "load_in_8bit": False},
+        }),
+    }),
+    Rule(lengths, {
+        "max_length": "seq_len", "model_max_length": "seq_len", "block_size": "", "padding_free": "",
+        "packing_strategy": "",
+    }, {
+        "seq_len": lambda length: {"max_length": length},
+        "padding": choose({"free": {"padding_free": True}, "longest": {"padding_free": False}}),
+    }),
+    # Of several names for one optimizer the first of the table, but for AdamW the one that needs no second copy.
+    Rule(optimizer, {"optim": "optimizer"}, {
+        "optimizer": choose({**_OPTIM, "adamw": _FUSED}),
+        "optimizer.impl": choose({"fused": _FUSED, "foreach": {"optim": "adamw_torch"}}),
+    }),
+    Rule(recompute, {
+        "gradient_checkpointing": "recompute", "gradient_checkpointing_kwargs": "", "activation_checkpointing": "",
+        "activation_checkpointing_kwargs": "", "gradient_checkpointing_use_reentrant": "",
+    }, {
+        "recompute": choose({
+            "none": {_SWITCHES[0]: False}, "full": {_SWITCHES[0]: True},
+            "selective": {_SWITCHES[0]: True, _SWITCHES[1]: {"selective": True}},
+            "offloaded": {_SWITCHES[0]: True, _SWITCHES[1]: {"offload": True}},
+        }),
+        "recompute.every": _option_of("every_n_layers"),
+        "recompute.reentrant": _option_of("use_reentrant"),
+    }),
+    Rule(engine, dict.fromkeys((
+        "cache_implementation", "vllm_model_impl", "vllm_dtype", "vllm_device", "ds3_gather_for_generation",
+        "vllm_importance_sampling_correction",
+    ), "")),
+    Rule(evaluation, dict.fromkeys(("per_device_eval_batch_size", "eval_strategy", "do_eval"), "")),
+    Rule(batches, dict.fromkeys((
+        "auto_find_batch_size", "liger_kernel_config", "pad_to_multiple_of", "accelerator_config"
+    ), "")),
+    Rule(generation, {
+        "generation_batch_size": "prompts_per_step", "steps_per_generation": "prompts_per_step", "num_iterations": "",
+    }),
+    Rule(loss, {"loss_type": "", "label_smoothing_factor": ""}),
+    Rule(roles, {
+        "beta": "reference.kind", "precompute_ref_log_probs": "", "reward_model_name_or_path": "", "reward_funcs": "",
+    }, {
+        "reference.kind": choose({"none": {"beta": 0.0}, "precomputed": {"precompute_ref_log_probs": True}}),
+    }),
+)  # fmt: skip
+"""In the order in which they are read, with the way back."""
