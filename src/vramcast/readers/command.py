@@ -29,16 +29,6 @@ _BARE = frozenset(
     "standalone no_python m module run_path multi_gpu use_fsdp use_deepspeed use_megatron_lm use_parallelism_config "
     "cpu quiet q debug tpu no_local_rank enable_cpu_affinity same_network force_multi".split()
 )
-_OF_VERL = (
-    (re.compile(r"(?:verl|recipe)\.(?:\w+\.)*(?:one_step_off|fully_async)\w*\.\w+"),
-     "verl's trainer with an engine on GPUs of its own"),
-    (re.compile(r"(?:verl|recipe)\.(?:\w+\.)*main_generation\w*"), "verl's generation"),
-    (re.compile(r"(?:verl|recipe)\.(?:\w+\.)*main_eval"), "verl's evaluation"),
-    (re.compile(r"(?:verl|recipe)\.(?:\w+\.)*\w*main\w*|verl_\w+\.\w+"), "another trainer on verl"),
-)  # fmt: skip
-"""Programs that are no such trainer, and what they are."""
-_VERL_SFT = re.compile(r"verl\.trainer\.(?:fsdp_)?sft_trainer(?:_ray)?")
-_OF_SLIME = frozenset("actor_num_gpus_per_node rollout_num_gpus rollout_num_gpus_per_engine actor_num_nodes".split())
 _SERVES = frozenset("vllm-serve env version --help -h --version".split())
 """Words behind `trl` that train nothing."""
 
@@ -133,15 +123,6 @@ def _key(text: str) -> str:
 def _program(program: str, starter: str, options: Sequence[Word], arguments: Sequence[Word]) -> Launch:
     from vramcast.readers.frameworks import FRAMEWORKS
 
-    for framework in FRAMEWORKS:
-        if framework.programs and framework.programs.fullmatch(program):
-            return Launch(framework.name, program, starter, options, arguments)
-    other = next((what for pattern, what in _OF_VERL if pattern.fullmatch(program)), "")
-    if other:
-        return Launch(f"{program} ({other})", program, starter, options, arguments)
-    if _VERL_SFT.fullmatch(program):
-        return Launch("verl's SFT trainer", program, starter, options, arguments)
-    other = foreign_program(program)
-    if any(_key(argument.text) in _OF_SLIME for argument in arguments):
-        other = "slime"
-    return Launch(other or "script", program, starter, options, arguments)
+    named = (each.name for each in FRAMEWORKS if each.programs and each.programs.fullmatch(program))
+    kind = next(named, "") or foreign_program(program, [_key(argument.text) for argument in arguments])
+    return Launch(kind or "script", program, starter, options, arguments)

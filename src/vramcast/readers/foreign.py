@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,11 @@ class Foreign(Struct):
     commands: str = ""
     """programs, and packages whose modules are started"""
     scripts: list[str] = []
-    """patterns of files"""
+    """patterns of modules and files"""
+    arguments: str = ""
+    """options that only its programs have"""
+    shown: bool = False
+    """the program is named as well, as the row is one of several of a framework that is read"""
 
 
 @cache
@@ -48,8 +52,10 @@ def foreign_commands() -> dict[str, str]:
     return {command: name for name, row in foreign().items() for command in row.commands.split()}
 
 
-def foreign_program(program: str) -> str:
-    """The framework of a module or file that is started; empty if none is known by it."""
-    scripts = ((name, pattern) for name, row in foreign().items() for pattern in row.scripts)
-    package = foreign_commands().get(program.partition(".")[0], "")
-    return package or next((name for name, pattern in scripts if re.fullmatch(pattern, program)), "")
+def foreign_program(program: str, options: Collection[str]) -> str:
+    """What a module or file that is started is of; empty if nothing tells."""
+    rows = foreign().items()
+    told = next((name for name, row in rows if any(option in row.arguments.split() for option in options)), "")
+    told = told or foreign_commands().get(program.partition(".")[0], "")
+    told = told or next((name for name, row in rows if any(re.fullmatch(each, program) for each in row.scripts)), "")
+    return f"{program} ({told})" if told and foreign()[told].shown else told
