@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -89,6 +89,18 @@ class ConfigReader:
                 self.rest(key.native, "the default")
             else:
                 self.fact(key.path, read, key.native)
+
+    def keys(self, keys: Iterable[Key]) -> None:
+        """Those of the keys that say something."""
+        for key in keys:
+            if (value := self.get(key.native)) is not None:
+                self.key(key, value)
+
+    def rest_of(self, why: str, *keys: str) -> None:
+        """Those of the keys that say something, and of which nothing has been made, change no memory."""
+        for key in keys:
+            if self.get(key) is not None and self.label(key) not in self.settled:
+                self.rest(key, why)
 
     def label(self, key: str) -> str:
         """The key as it is written in the file."""

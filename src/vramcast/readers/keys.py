@@ -52,6 +52,11 @@ def one_of(table: Mapping[str, Any]) -> Callable[[Any], Any]:
     return read
 
 
+def spelled(table: dict[str, Any], case: Callable[[str], str]) -> Codec:
+    """Named values that may be written in any case."""
+    return named(table, lambda value: one_of(table)(case(str(value))))
+
+
 def named(table: dict[str, Any], read: Callable[[Any], Any] | None = None) -> Codec:
     """Named values. Of several names of one value the framework is told the one that is also ours, else the first."""
     first: dict[Any, str] = {ours: theirs for theirs, ours in reversed(table.items())}
@@ -106,6 +111,8 @@ def given(value: Any) -> Any:
     return value
 
 
+HOMES = spelled({"none": "none", "cpu": "cpu", "nvme": "nvme"}, str.lower)
+"""Where states rest."""
 FLAG, NAMES, GIVEN = Codec(flag), Codec(names), Codec(given)
 MIBS = Codec(
     lambda value: f"{given(value)}MiB",

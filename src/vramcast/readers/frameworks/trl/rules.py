@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from vramcast.readers.config import ConfigReader
+from vramcast.readers.environment import variable_fact
 from vramcast.readers.framework import Rule, choose
-from vramcast.readers.frameworks.trl.keys import DTYPES
+from vramcast.readers.frameworks.trl.keys import DTYPES, known
 from vramcast.readers.frameworks.trl.layout import layout
-from vramcast.readers.keys import flag, number, one_of, whole
+from vramcast.readers.keys import FLAG, Key, flag, named, number, one_of, whole
 from vramcast.types.paths import PATHS
 
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _QUIET = ("WANDB_", "HF_", "TOKENIZERS_", "TRANSFORMERS_", "OMP_", "MKL_", "PYTHON", "TRACKIO_", "LOG")
 """Beginnings of variables that change no memory on the card."""
 _VARIANTS = PATHS["grpo.variant"].choices
@@ -24,35 +24,14 @@ _BATCH = 8
 _REDUCTIONS = frozenset("bnpo cispo sapo luspo vespo".split())
 """Losses of GRPO that weigh the same log-probabilities otherwise."""
 _OFF = "off"
-_OPTIMIZERS: dict[str, tuple[str, str | None]] = {
-    "adamw_torch": ("adamw", "foreach"),
-    "adamw_torch_fused": ("adamw", "fused"),
-    "adamw_8bit": ("adamw_8bit", None),
-    "adamw_bnb_8bit": ("adamw_8bit", None),
-    "adamw_torch_8bit": ("adamw_8bit", None),
-    "adamw_torch_4bit": ("adamw_4bit", None),
-    "paged_adamw_32bit": ("paged_adamw", None),
-    "paged_adamw_8bit": ("paged_adamw_8bit", None),
-    "adafactor": ("adafactor", None),
-    "sgd": ("sgd", "foreach"),
-    "lion_32bit": ("lion", None),
-    "galore_adamw": ("galore", None),
-    "apollo_adamw": ("apollo", None),
-    "lomo": ("lomo", None),
-    "schedule_free_adamw": ("schedule_free", None),
-}
-"""`optim` → (optimizer, optimizer.impl)."""
 
 
 def environment(config: ConfigReader) -> None:
     """`env`: variables that TRL exports before it starts."""
     for name, value in config.table("env").items():
         key = f"env.{name}"
-        cards = [card for card in str(value).split(",") if card.strip() not in ("", "-1")]
-        if name in _ALLOCATOR:
-            config.fact("allocator", str(value), key)
-        elif name == "CUDA_VISIBLE_DEVICES" and cards:
-            config.fact("gpus", len(cards), key)
+        if found := variable_fact(name, str(value)):
+            config.fact(*found, key)
         elif name.startswith(_QUIET):
             config.rest(key)
         else:
@@ -96,9 +75,7 @@ def precision(config: ConfigReader) -> None:
         config.fact("compute_dtype", "bf16" if bf16 else "fp16", "bf16" if bf16 else "fp16")
     elif bf16 is False:  # left out, or null, it is switched on
         config.fact("autocast", False, "bf16")
-    for key, on in (("bf16", bf16), ("fp16", fp16)):
-        if on is False and key not in config.settled:
-            config.rest(key, _OFF)
+    config.rest_of(_OFF, *(key for key, on in (("bf16", bf16), ("fp16", fp16)) if on is False))
 
 
 def adapters(config: ConfigReader) -> None:
@@ -119,11 +96,9 @@ def adapters(config: ConfigReader) -> None:
     if (four or eight) and not peft:
         key = "load_in_4bit" if four else "load_in_8bit"
         config.warn(key, "without use_peft: TRL does not train a quantised model")
-    for key in ("load_in_4bit", "load_in_8bit"):
-        if config.get(key) is not None and key not in config.settled:
-            config.rest(key, _OFF if not config.flag(key) else "")
-    if config.get("bnb_4bit_quant_type") is not None and not four:
-        config.rest("bnb_4bit_quant_type", "only with load_in_4bit")
+    config.rest_of(_OFF, "load_in_4bit", "load_in_8bit")
+    if not four:
+        config.rest_of("only with load_in_4bit", "bnb_4bit_quant_type")
 
 
 def lengths(config: ConfigReader) -> None:
@@ -133,11 +108,10 @@ def lengths(config: ConfigReader) -> None:
         config.needs("seq_len", "max_length", "is null: no length limit")
     elif "max_length" in config.content:
         config.fact("seq_len", config.get("max_length"), "max_length")
-    for key in ("model_max_length", "block_size"):
-        if config.get(key) is not None and "max_length" in config.content:
-            config.rest(key, f"{config.label('max_length')} counts")
-        elif config.get(key) is not None:
-            config.fact("seq_len", config.get(key), key)
+    if "max_length" in config.content:
+        config.rest_of(f"{config.label('max_length')} counts", "model_max_length", "block_size")
+    else:
+        config.keys((Key("model_max_length", "seq_len"), Key("block_size", "seq_len")))
     free, packing, strategy = config.flag("padding_free"), config.flag("packing"), config.get("packing_strategy")
     if free:
         config.fact("padding", "free", "padding_free")
@@ -158,7 +132,7 @@ def optimizer(config: ConfigReader) -> None:
     if config.get("optim") is None:
         return
     with config.reading("optim"):
-        name, implementation = one_of(_OPTIMIZERS)(config.get("optim"))
+        name, implementation = one_of(known().more["optimizers"])(config.get("optim"))
         config.fact("optimizer", name, "optim")
         if implementation:
             config.fact("optimizer.impl", implementation, "optim")
@@ -172,16 +146,13 @@ def recompute(config: ConfigReader) -> None:
     options = next((f"{key}_kwargs" for key in named if config.get(f"{key}_kwargs") is not None), "")
     for name, value in config.table(options).items():
         _option(config, f"{options}.{name}", name, value, on)
-    if config.get("gradient_checkpointing_use_reentrant") is not None:  # of trl's scripts
-        with config.reading("gradient_checkpointing_use_reentrant"):
-            reentrant = flag(config.get("gradient_checkpointing_use_reentrant"))
-            config.fact("recompute.reentrant", reentrant, "gradient_checkpointing_use_reentrant")
+    config.keys((Key("gradient_checkpointing_use_reentrant", "recompute.reentrant", FLAG),))  # of trl's scripts
     if on is not None:
         config.fact("recompute", "full" if on else "none", key)
     for name in named:
         for other, counts in ((name, key), (f"{name}_kwargs", options)):
-            if config.get(other) is not None and counts != other:
-                config.rest(other, f"{counts} counts")
+            if counts != other:
+                config.rest_of(f"{counts} counts", other)
 
 
 def _option(config: ConfigReader, key: str, name: str, value: Any, on: bool | None) -> None:
@@ -240,15 +211,13 @@ def roles(config: ConfigReader) -> None:
     if beta is not None:
         with config.reading("beta"):
             with_reference = "adapter_off" if config.flag("use_peft") else "copy"
+            weighs = bool(number(beta))
             if kind == "grpo":
-                config.fact("reference.kind", with_reference if number(beta) else "none", "beta")
-            else:
-                number(beta)
-                config.rest("beta", "how much the reference weighs")
+                config.fact("reference.kind", with_reference if weighs else "none", "beta")
+            config.rest_of("how much the reference weighs", "beta")
     if config.flag("precompute_ref_log_probs"):
         config.fact("reference.kind", "precomputed", "precompute_ref_log_probs")
-    elif config.get("precompute_ref_log_probs") is not None:
-        config.rest("precompute_ref_log_probs", _OFF)
+    config.rest_of(_OFF, "precompute_ref_log_probs")
     if config.get("reward_model_name_or_path"):
         config.fact("reward.kind", "model", "reward_model_name_or_path")
         config.fact("reward.model", config.get("reward_model_name_or_path"), "reward_model_name_or_path")
@@ -301,7 +270,8 @@ def _steps(config: ConfigReader) -> None:
 def engine(config: ConfigReader) -> None:
     """What generates beside `use_vllm` and its sizes."""
     vllm = bool(config.flag("use_vllm"))
-    cache, model, dtype = (config.get(key) for key in ("cache_implementation", "vllm_model_impl", "vllm_dtype"))
+    cache, model = config.get("cache_implementation"), config.get("vllm_model_impl")
+    dtype, device = config.get("vllm_dtype"), config.get("vllm_device")
     if cache is not None and (vllm or cache == "dynamic"):
         config.rest("cache_implementation", "vLLM generates" if vllm else "the default")
     elif cache is not None:
@@ -312,23 +282,17 @@ def engine(config: ConfigReader) -> None:
         config.refuse("vllm_model_impl", "vLLM runs Transformers' code")
     if dtype == "auto":
         config.rest("vllm_dtype", "the default")
-    elif dtype is not None:
-        with config.reading("vllm_dtype"):
-            config.fact("engine.dtype", one_of(DTYPES)(dtype), "vllm_dtype")
-    device = config.get("vllm_device")
-    if device == "auto" or (device is not None and not vllm):
-        config.rest("vllm_device", "only with use_vllm" if not vllm else "the default")
+    config.keys((Key("vllm_dtype", "engine.dtype", named(DTYPES)),) if dtype != "auto" else ())
+    if device == "auto" or not vllm:
+        config.rest_of("only with use_vllm" if not vllm else "the default", "vllm_device")
     elif device is not None:
         config.fact("engine.process", "trainer" if device in ("cuda", "cuda:0") else "server", "vllm_device")
-    whole_model = config.flag("ds3_gather_for_generation")
-    if whole_model is not None:
+    if config.flag("ds3_gather_for_generation") is not None:
         config.rest("ds3_gather_for_generation", "only with ZeRO-3")
     corrects = config.flag("vllm_importance_sampling_correction")
     if corrects is not None:
-        config.rest(
-            "vllm_importance_sampling_correction",
-            "the default" if corrects else "the pass that it leaves out stays below the learning step",
-        )
+        why = "the default" if corrects else "the pass that it leaves out stays below the learning step"
+        config.rest("vllm_importance_sampling_correction", why)
 
 
 def evaluation(config: ConfigReader) -> None:
@@ -336,9 +300,8 @@ def evaluation(config: ConfigReader) -> None:
     size, strategy = config.get("per_device_eval_batch_size"), config.get("eval_strategy")
     asked = config.flag("do_eval")
     runs = bool(asked) or strategy not in (None, False, "no")
-    for key in ("eval_strategy", "do_eval", "per_device_eval_batch_size"):
-        if config.get(key) is not None:
-            config.rest(key, "evaluation is left out" if runs else "the run does not evaluate")
+    why = "evaluation is left out" if runs else "the run does not evaluate"
+    config.rest_of(why, "eval_strategy", "do_eval", "per_device_eval_batch_size")
     if not runs:
         return
     with config.reading("per_device_eval_batch_size"):
@@ -358,13 +321,10 @@ def batches(config: ConfigReader) -> None:
     smaller = config.flag("auto_find_batch_size")
     if smaller:
         config.warn("auto_find_batch_size", "makes the micro-batch smaller when memory runs out; priced as it is said")
-    elif smaller is not None:
-        config.rest("auto_find_batch_size", _OFF)
-    if config.get("liger_kernel_config") is not None:
-        if config.flag("use_liger_kernel"):
-            config.leave("liger_kernel_config")
-        else:
-            config.rest("liger_kernel_config", "only with use_liger_kernel")
+    config.rest_of(_OFF, "auto_find_batch_size")
+    if config.get("liger_kernel_config") is not None and config.flag("use_liger_kernel"):
+        config.leave("liger_kernel_config")
+    config.rest_of("only with use_liger_kernel", "liger_kernel_config")
     multiple, length = config.get("pad_to_multiple_of"), config.get("max_length")
     if multiple == "auto":
         config.rest("pad_to_multiple_of", "no padding on NVIDIA cards")
@@ -390,8 +350,12 @@ def _accelerator(config: ConfigReader) -> None:
             config.rest(key)
 
 
-_OPTIM = {ours: {"optim": theirs} for theirs, (ours, _) in reversed(_OPTIMIZERS.items())}
-_FUSED = {"optim": "adamw_torch_fused"}
+def _optimizer(ours: Any) -> dict[str, Any]:
+    """Of several names for one optimizer the first, but for AdamW the one that needs no second copy."""
+    names = {kind: theirs for theirs, (kind, _) in reversed(known().more["optimizers"].items())}
+    return {"optim": "adamw_torch_fused" if ours == "adamw" else names[ours]} if ours in names else {}
+
+
 _SWITCHES = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
 
 
@@ -428,10 +392,9 @@ RULES = (
         "seq_len": lambda length: {"max_length": length},
         "padding": choose({"free": {"padding_free": True}, "longest": {"padding_free": False}}),
     }),
-    # Of several names for one optimizer the first of the table, but for AdamW the one that needs no second copy.
     Rule(optimizer, {"optim": "optimizer"}, {
-        "optimizer": choose({**_OPTIM, "adamw": _FUSED}),
-        "optimizer.impl": choose({"fused": _FUSED, "foreach": {"optim": "adamw_torch"}}),
+        "optimizer": _optimizer,
+        "optimizer.impl": choose({"fused": {"optim": "adamw_torch_fused"}, "foreach": {"optim": "adamw_torch"}}),
     }),
     Rule(recompute, {
         "gradient_checkpointing": "recompute", "gradient_checkpointing_kwargs": "", "activation_checkpointing": "",
