@@ -30,8 +30,12 @@ class Eager:
         """of their full names"""
         self.variables: list[Tensor] = []
         """what the block holds until it is through"""
+        self.stored: list[Tensor] = []
+        """keys and values that later layers may use"""
         self.cached: list[Tensor] = []
         """what a cache has of the block's keys and values, until the loss is there"""
+        self.handed_on: list[Tensor] = []
+        """what the block gives to later ones beside hidden states: a checkpoint of those keeps it"""
         self.tables: tuple[Tensor, Tensor] | None = None
 
     def run(self, block: Blocks, hidden: Tensor) -> Tensor:
@@ -39,9 +43,13 @@ class Eager:
         assert block.forward is not None
         self.weights, self.prefix = {weight.name: weight for weight in block.weights}, block.prefix
         out = block.forward(self, hidden)
+        self.let_go()
+        return out
+
+    def let_go(self) -> None:
+        """The end of a function: its variables go."""
         self.drop(*self.variables)
         self.variables.clear()
-        return out
 
     def keep(self, *tensors: Tensor) -> None:
         """Variables of the block, which it holds until it is through."""

@@ -84,6 +84,11 @@ class Weight(Struct, frozen=True):
         return self.used * prod(self.shape[1:]) if self.used else self.elements
 
 
+_ALSO_LINEAR = (
+    "router.proj.weight", "feed_forward.router.weight", "per_layer_input_gate.weight", "per_layer_projection.weight",
+    "per_layer_model_projection.weight",
+)  # fmt: skip
+"""linear layers of Gemma 3n, Gemma 4 and Llama 4 by the ends of their names"""
 _LINEAR = ("attention", "mlp", "shared_experts", "mixer_ssm_conv")
 """modules whose matrices are linear layers"""
 
@@ -123,7 +128,9 @@ class Blocks(Struct, frozen=True):
         module = self.module(weight)
         if module == "vision":
             return not weight.name.endswith(("embed.weight", "embedding.weight"))
-        return module in _LINEAR
+        if module == "router":  # a router itself has a bare weight, what is within it is linear layers
+            return not weight.name.endswith(("gate.weight", "router.weight")) or weight.name.endswith(_ALSO_LINEAR)
+        return module in _LINEAR or weight.name.endswith(_ALSO_LINEAR)
 
     @property
     def params(self) -> Size:
@@ -178,8 +185,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     norm: str = "rms"
     final: str = "norm"
     """the last norm's name; "" for none"""
-    scales: bool = False
-    """a constant multiplies the embedding"""
+    scales: Literal["", "module", "model"] = ""
+    """a constant multiplies the embedding: inside its own module, or in the model's forward"""
     logits: Literal["", "scaled", "capped"] = ""
     """what is done to the logits: nothing, a product with a constant, or a soft cap"""
     kernel: str = ""
@@ -194,12 +201,16 @@ class Ends(Struct, frozen=True, kw_only=True):
     """each of these has tables of positions of its own"""
     scales_hidden: bool = False
     """a constant multiplies what the head is given"""
+    layer_inputs: Size = 0
+    """width of the embedding that each layer has of its own; 0: none"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
     own_cache: bool = False
     """the language model's section says whether it makes a cache, whatever that of the whole model says"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    masked: bool = False
+    """every layer is given a mask, whatever it sees: a scorer of keys needs it"""
     both_ways: bool = False
     """tokens of an image see each other, so every layer needs a mask"""
     complex_tables: bool = False
