@@ -2,7 +2,9 @@
 
 import io
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,10 +28,12 @@ def added(file: str) -> str:
 @pytest.fixture(autouse=True)
 def toy(monkeypatch: pytest.MonkeyPatch):
     """The recipe, applied: its file is run, and its tuple takes the place of today's."""
-    names = dict[str, Any](vars(frameworks))
-    exec(added("frameworks/toy.py"), names)
-    exec(added("frameworks/__init__.py"), names)
-    monkeypatch.setattr(frameworks, "FRAMEWORKS", names["FRAMEWORKS"])
+    module = ModuleType("vramcast.readers.frameworks.toy")
+    exec(added("frameworks/toy.py"), vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    changed: dict[str, Any] = {}
+    exec(added("frameworks/__init__.py"), changed)
+    monkeypatch.setattr(frameworks, "FRAMEWORKS", changed["FRAMEWORKS"])
 
 
 def read(*lines: str) -> Any:

@@ -15,9 +15,9 @@ from vramcast.readers.framework import feeds
 from vramcast.readers.frameworks import accelerate, deepspeed
 from vramcast.readers.frameworks.accelerate import read_accelerate
 from vramcast.readers.frameworks.deepspeed import read_deepspeed
-from vramcast.readers.frameworks.trl import TRL as FRAMEWORK
-from vramcast.readers.frameworks.trl import Program, read_trl
+from vramcast.readers.frameworks.trl import FRAMEWORK
 from vramcast.readers.frameworks.trl.keys import KEYS, known
+from vramcast.readers.frameworks.trl.reader import Program, read_trl
 from vramcast.types.job import Understanding
 
 VALUES: list[Any] = [True, False, 0, 1, 64, None, "text", "auto", "", [], {}, ["a"], {"a": 1}, {"a": False}]

@@ -8,7 +8,7 @@ import pytest
 
 from vramcast.readers import native_keys, read_config
 from vramcast.readers.framework import writes
-from vramcast.readers.frameworks.trl import TRL
+from vramcast.readers.frameworks.trl import FRAMEWORK
 
 EDITS: dict[str, list[Any]] = {
     "model": ["org/m"],
@@ -56,7 +56,7 @@ EDITS: dict[str, list[Any]] = {
 
 
 def test_every_native_path_is_tried_below():
-    assert set(EDITS) == set(writes(TRL))
+    assert set(EDITS) == set(writes(FRAMEWORK))
 
 
 @pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in EDITS.items() for value in values])

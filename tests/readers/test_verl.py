@@ -12,7 +12,7 @@ from vramcast.errors import Refused
 from vramcast.estimate import resolve
 from vramcast.readers import native_keys, read_config
 from vramcast.readers.framework import writes
-from vramcast.readers.frameworks.verl import VERL
+from vramcast.readers.frameworks.verl import FRAMEWORK
 from vramcast.readers.frameworks.verl.defaults import RELEASES, default, has_key
 from vramcast.readers.frameworks.verl.keys import CRITIC, KEYS, OWN, TABLE, known, ruled
 from vramcast.readers.hydra import parse_value
@@ -396,7 +396,7 @@ def test_tables_do_not_overlap():
 
 def test_every_path_of_the_tables_exists():
     paths = [key.path for key in TABLE.values()] + [path for fed in ruled().values() for path in fed]
-    for path in (*paths, *writes(VERL), *(row.path for row in framework("verl").defaults)):
+    for path in (*paths, *writes(FRAMEWORK), *(row.path for row in framework("verl").defaults)):
         find(path)
 
 
@@ -444,7 +444,7 @@ SWITCHED = {"logprob.token_budget", "reference.logprob.token_budget", "lora.targ
 
 
 def test_every_native_path_is_tried_below():
-    assert set(EDITS) == {path for path in writes(VERL) if not path.startswith("critic.")} - SWITCHED
+    assert set(EDITS) == {path for path in writes(FRAMEWORK) if not path.startswith("critic.")} - SWITCHED
 
 
 @pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in EDITS.items() for value in values])

@@ -10,7 +10,6 @@ import pytest
 
 from vramcast.errors import Refused
 from vramcast.readers.document import Document
-from vramcast.readers.frameworks.verl import read_verl_yaml
 from vramcast.readers.frameworks.verl.defaults import (
     NEWEST,
     RELEASES,
@@ -21,6 +20,7 @@ from vramcast.readers.frameworks.verl.defaults import (
     release_of,
 )
 from vramcast.readers.frameworks.verl.keys import ACTOR, ROLLOUT, TABLE, idle_starts, known, ruled
+from vramcast.readers.frameworks.verl.reader import read_verl_yaml
 from vramcast.types.job import Understanding
 
 KINDS: list[Any] = [True, False, 0, 1, 3, 0.5, None, "", "some text", [], ["a"], {}]

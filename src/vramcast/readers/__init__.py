@@ -26,9 +26,11 @@ def read_config(source: str, stdin: TextIO | None = None) -> Understanding:
 
 def native_keys(framework_name: str, edits: Mapping[str, Value]) -> dict[str, Value]:
     """A lever's edits (path → value) in the framework's own keys; what it has no key for is left out."""
-    from vramcast.readers.framework import write_keys
-    from vramcast.readers.frameworks import FRAMEWORKS
+    from vramcast.readers.frameworks import FRAMEWORKS, framework
 
     name = framework_name.partition("==")[0]
-    framework = next((each for each in FRAMEWORKS if each.name == name), None)
-    return write_keys(framework, edits) if framework else {}
+    if name not in FRAMEWORKS:
+        return {}
+    from vramcast.readers.framework import write_keys
+
+    return write_keys(framework(name), edits)

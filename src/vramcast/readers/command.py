@@ -121,8 +121,8 @@ def _key(text: str) -> str:
 
 
 def _program(program: str, starter: str, options: Sequence[Word], arguments: Sequence[Word]) -> Launch:
-    from vramcast.readers.frameworks import FRAMEWORKS
+    from vramcast.readers.frameworks import frameworks
 
-    named = (each.name for each in FRAMEWORKS if each.programs and each.programs.fullmatch(program))
+    named = (each.name for each in frameworks() if each.programs and each.programs.fullmatch(program))
     kind = next(named, "") or foreign_program(program, [_key(argument.text) for argument in arguments])
     return Launch(kind or "script", program, starter, options, arguments)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from vramcast.errors import near, refuse
-from vramcast.readers import frameworks
 from vramcast.readers.document import formats, parse
 from vramcast.readers.foreign import foreign_format
 from vramcast.readers.framework import read_document
+from vramcast.readers.frameworks import frameworks
 from vramcast.readers.script import is_script, read_script
 from vramcast.types.job import Understanding
 from vramcast.types.paths import PATHS
@@ -23,7 +23,7 @@ def understand(name: str, text: str, folder: str) -> Understanding:
     document = parse(name, text)
     if foreign := foreign_format(document.content):
         raise refuse(f"{name} is a configuration of {foreign}, which is not read yet", read=formats())
-    framework = next((each for each in frameworks.FRAMEWORKS if each.recognise(document, name)), None)
+    framework = next((each for each in frameworks() if each.recognise(document, name)), None)
     if framework is None:
         keys = list(document.content)
         raise refuse(

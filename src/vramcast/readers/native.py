@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from vramcast.errors import Mistakes
 from vramcast.readers.document import Document
-from vramcast.readers.framework import Framework
 from vramcast.types.job import Fact, Job, Origin, Understanding, check_value, flatten
 from vramcast.types.paths import Value, is_path
 
@@ -72,20 +71,3 @@ def _value(value: Value, between: str) -> str:
 
 def _quote(text: Any) -> str:
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(str(text), ensure_ascii=False))
-
-
-def _is_job(document: Document, name: str) -> bool:
-    """TOML, or at least as many paths as keys of TRL, with which paths share names."""
-    if name.lower().endswith(".toml"):
-        return True
-    paths = [path for path, _ in flatten(document.content) if is_path(path)]
-    if not paths:
-        return False
-    from vramcast.readers.frameworks.trl import own_keys
-
-    return len(paths) >= len(own_keys(document.content))
-
-
-JOB_FILE = Framework(
-    "vramcast", "vramcast", _is_job, read=lambda document, name, folder: read_native(document, name)
-)

@@ -83,7 +83,7 @@ def _rank(launch: Launch) -> int:
     those with a trainer's arguments first."""
     from vramcast.readers.frameworks import FRAMEWORKS
 
-    if any(launch.kind == framework.name for framework in FRAMEWORKS):
+    if launch.kind in FRAMEWORKS:
         return 0
     if launch.kind != "script":
         return 2
@@ -101,10 +101,10 @@ def _start(words: Sequence[Word]) -> str:
 
 
 def _read(launch: Launch, name: str, environment: Mapping[str, Word], folder: str) -> Understanding:
-    from vramcast.readers.frameworks import FRAMEWORKS, SCRIPTS
+    from vramcast.readers.frameworks import FRAMEWORKS, SCRIPTS, framework
 
-    named = {**{framework.name: framework for framework in FRAMEWORKS}, "script": SCRIPTS}
-    if launch.kind in named and (command := named[launch.kind].command):
+    known = SCRIPTS if launch.kind == "script" else launch.kind
+    if known in FRAMEWORKS and (command := framework(known).command):
         return command(launch, name, environment, folder)
     raise refuse(f"{name}:{launch.line} starts {launch.kind}, which is not read yet", read=LOOKED_FOR)
 
@@ -133,7 +133,7 @@ def _python(name: str, text: str, folder: str) -> Understanding:
             if launch:
                 return _read(launch, name, {}, folder)
             if _are_overrides(words):
-                from vramcast.readers.frameworks.verl import read_verl
+                from vramcast.readers.frameworks.verl.reader import read_verl
 
                 return read_verl(words, name)
     raise refuse(

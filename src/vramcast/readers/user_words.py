@@ -39,9 +39,9 @@ def is_word(key: str) -> bool:
 
 def _framework(key: str) -> Framework | None:
     """The framework that has the key."""
-    from vramcast.readers.frameworks import FRAMEWORKS
+    from vramcast.readers.frameworks import frameworks
 
-    return next((framework for framework in FRAMEWORKS if has_key(framework, key)), None)
+    return next((framework for framework in frameworks() if has_key(framework, key)), None)
 
 
 def read_words(words: Mapping[str, Any], origins: Mapping[str, Origin]) -> Understanding:

@@ -1,18 +1,29 @@
 """The frameworks whose configurations are read: one tuple, which detection, launch scripts, `--set` and native answers
 go through.
 
-The first row that recognises a configuration reads it, so those with keys of their own come first.
+Each name is a module here with its row, `FRAMEWORK`, which is imported when it is asked for. The first row that
+recognises a configuration reads it, so those with keys of their own come first.
 """
 
 from __future__ import annotations
 
-from vramcast.readers.framework import Framework
-from vramcast.readers.frameworks.accelerate import ACCELERATE
-from vramcast.readers.frameworks.deepspeed import DEEPSPEED
-from vramcast.readers.frameworks.trl import TRL
-from vramcast.readers.frameworks.verl import VERL
-from vramcast.readers.native import JOB_FILE
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-FRAMEWORKS: tuple[Framework, ...] = (DEEPSPEED, VERL, ACCELERATE, JOB_FILE, TRL)
-SCRIPTS = TRL
+if TYPE_CHECKING:
+    from vramcast.readers.framework import Framework
+
+FRAMEWORKS = ("deepspeed", "verl", "accelerate", "job_file", "trl")
+SCRIPTS = "trl"
 """who reads a script that no framework knows by name: nearly all are around Hugging Face's Trainer"""
+
+
+def framework(name: str) -> Framework:
+    """The row of a framework in the tuple."""
+    return import_module(f"vramcast.readers.frameworks.{name}").FRAMEWORK
+
+
+def frameworks() -> Iterator[Framework]:
+    """The rows of the tuple, one by one."""
+    return map(framework, FRAMEWORKS)

@@ -296,7 +296,7 @@ def _rest(plan: _Plan, kind: str) -> None:
             plan.leave(key)
 
 
-ACCELERATE = Framework(
+FRAMEWORK = Framework(
     "accelerate",
     "accelerate",
     lambda document, name: bool(_SIGNS & set(document.content)),

@@ -96,7 +96,7 @@ def _rest(config: ConfigReader) -> None:
     config.settle(names.no_effect)
 
 
-DEEPSPEED = Framework(
+FRAMEWORK = Framework(
     "deepspeed",
     "DeepSpeed",
     lambda document, name: bool(_SIGNS & set(document.content)),

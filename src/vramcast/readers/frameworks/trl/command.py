@@ -14,8 +14,9 @@ from vramcast.readers.document import Document
 from vramcast.readers.files import named_file
 from vramcast.readers.flags import Flags, beside, read_flags
 from vramcast.readers.framework import feeds, has_key
-from vramcast.readers.frameworks.trl import TRL, Program, algorithm, read_trl
+from vramcast.readers.frameworks.trl import FRAMEWORK
 from vramcast.readers.frameworks.trl.keys import KEYS, known
+from vramcast.readers.frameworks.trl.reader import Program, algorithm, read_trl
 from vramcast.readers.frameworks.trl.trainer import Script, script, trainer_of
 from vramcast.readers.launchers import handed_on, read_starter
 from vramcast.types.job import Missing, Origin, Understanding, Unread
@@ -31,7 +32,7 @@ _COMMON = frozenset("model_name_or_path output_dir seed model_revision trust_rem
 
 
 def _has(key: str) -> bool:
-    return has_key(TRL, key)
+    return has_key(FRAMEWORK, key)
 
 
 def trains(launch: Launch) -> bool:
@@ -90,7 +91,7 @@ def _trainer(launch: Launch, found: Script, where: str) -> Understanding:
 def _unknown(gaps: dict[str, tuple[Any, ...]], lines: dict[str, int], name: str) -> Understanding:
     """Values that the script does not tell: only the user can, if they matter."""
     found = Understanding([])
-    paths = {**{key.native: key.path for key in KEYS}, **feeds(TRL), **_STARTS}
+    paths = {**{key.native: key.path for key in KEYS}, **feeds(FRAMEWORK), **_STARTS}
     for key in gaps:
         where = f"{name}:{lines[key]}"
         reasons = ", ".join(f"{gap.name} {gap.why}" for gap in dict.fromkeys(gaps[key]))
