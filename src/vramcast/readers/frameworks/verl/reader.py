@@ -25,11 +25,6 @@ from vramcast.readers.frameworks.verl.keys import (
 from vramcast.readers.hydra import Overrides, flat, read_overrides, resolve
 from vramcast.types.job import Fact, Missing, Origin, Understanding
 
-_BACKENDS = {"megatron": "Megatron", "veomni": "VeOmni", "torchtitan": "TorchTitan", "automodel": "Automodel"}
-_STANDARD = ("ppo_trainer", "dapo_trainer")
-_CHOICES = ("dp", "dp_actor", "dp_ref", "dp_critic", "dp_reward_model", "hf_model", "rollout", "legacy_data", "reward",
-            "rollout_correction", "distillation", "transfer_queue")  # fmt: skip
-"""what the groups of verl's tree are by default"""
 _WHOLE = "print the whole configuration (add `--cfg job` to the command) and give that file"
 
 
@@ -67,15 +62,16 @@ def _tree(found: Overrides, name: str) -> None:
     where = f"{name}:{chosen.line}" if chosen.line else name
     _refuse_backend(chosen.text, where, f"--config-name {chosen.text}")
     tree = chosen.text.removesuffix(".yaml")
-    if tree not in _STANDARD:
+    standard = known().more["standard"].split()
+    if tree not in standard:
         raise refuse(
             f"the defaults of {tree or 'another configuration'} are not known",
-            **{"from": where, "known": ", ".join(_STANDARD), "help": _WHOLE},
+            **{"from": where, "known": ", ".join(standard), "help": _WHOLE},
         )
 
 
 def _refuse_backend(text: str, where: str, written: str) -> None:
-    for word, backend in _BACKENDS.items():
+    for word, backend in known().more["backends"].items():
         if word in text:
             raise refuse(f"verl's {backend} backend is not modelled yet", **{"from": f"{where}  {written}"})
 
@@ -112,11 +108,11 @@ def _backend(config: Config) -> None:
     """Keys of another backend, and groups of the tree that are not verl's own choice."""
     for key in ("model_engine", f"{ACTOR}strategy"):
         _refuse_backend(str(config.get(key)), config.where(key), f"{key}={config.get(key)}")
-    chosen = f"{ACTOR}strategy" in config.content
+    chosen, backends = f"{ACTOR}strategy" in config.content, known().more["backends"]
     for key in list(config.content):
-        inner = next((word for word in _BACKENDS if f".{word}." in key), "")
+        inner = next((word for word in backends if f".{word}." in key), "")
         if inner and chosen:
-            config.unused(key, f"read by {_BACKENDS[inner]} only")
+            config.unused(key, f"read by {backends[inner]} only")
         elif inner and config.get(key) is not None and not config.is_default(key):
             _refuse_backend(inner, config.where(key), key)
         if "@" in key or key == "model_engine":
@@ -129,11 +125,12 @@ def _backend(config: Config) -> None:
 
 
 def _group(config: Config, key: str, choice: Any) -> None:
-    if choice not in (*_CHOICES, *_STANDARD, "_self_"):
+    choices = known().more["choices"].split()
+    if choice not in (*choices, *known().more["standard"].split(), "_self_"):
         _refuse_backend(str(choice), config.where(key), f"{key}={choice}")
         config.mistakes.add(
             f"{key} = {choice}: the keys that this choice sets are not known",
-            **{"from": config.where(key), "known": ", ".join(_CHOICES), "help": _WHOLE},
+            **{"from": config.where(key), "known": ", ".join(choices), "help": _WHOLE},
         )
 
 

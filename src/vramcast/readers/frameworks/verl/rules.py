@@ -11,28 +11,6 @@ from vramcast.readers.frameworks.verl.keys import ACTOR, CRITIC, DTYPES, FSDP, M
 from vramcast.readers.frameworks.verl.work import replaced, sequences, whole
 from vramcast.readers.keys import given, names, one_of
 
-_VARIANTS = {
-    **dict.fromkeys(("grpo", "grpo_vectorized", "grpo_passk"), "grpo"),
-    **dict.fromkeys(("rloo", "rloo_vectorized"), "rloo"),
-    **dict.fromkeys(("reinforce_plus_plus", "reinforce_plus_plus_baseline"), "reinforce_pp"),
-}
-_OPTIMIZERS: dict[str, tuple[str, str | None]] = {
-    "torch.optim.AdamW": ("adamw", "foreach"),
-    "torch.optim.Adam": ("adamw", "foreach"),
-    "torch.optim.SGD": ("sgd", "foreach"),
-    "bitsandbytes.optim.AdamW8bit": ("adamw_8bit", None),
-    "bitsandbytes.optim.PagedAdamW8bit": ("paged_adamw_8bit", None),
-    "bitsandbytes.optim.PagedAdamW": ("paged_adamw", None),
-    "torchao.optim.AdamW8bit": ("adamw_8bit", None),
-    "torchao.optim.AdamW4bit": ("adamw_4bit", None),
-}
-_CACHES: dict[str, str | None] = {
-    **dict.fromkeys(("auto", "none"), None),
-    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2"), "fp8"),
-    "bfloat16": "bf16",
-    "float16": "fp16",
-}
-
 
 def algorithm(config: Config) -> None:
     """`algorithm.adv_estimator` names the algorithm; gae, which is the default, trains a critic."""
@@ -55,8 +33,9 @@ def _variant(config: Config, key: str, estimator: str) -> None:
         config.fact("grpo.variant", "gspo", mode)
         return
     config.unused(mode, "the loss is taken from the same log-probabilities")
-    if estimator in _VARIANTS:
-        config.fact("grpo.variant", _VARIANTS[estimator], key)
+    variants = known().more["variants"]
+    if estimator in variants:
+        config.fact("grpo.variant", variants[estimator], key)
     else:
         config.warn(key, f"{estimator} is read as grpo: a group of responses and no critic")
 
@@ -202,7 +181,7 @@ def optimizer(config: Config) -> None:
     name, module = (config.get(key) if key in config.content else config.default(key) for key in keys)
     key = keys[0] if config.says(keys[0]) else keys[1]
     with config.reading(key):
-        kind, implementation = one_of(_OPTIMIZERS)(f"{module or 'torch.optim'}.{name or 'AdamW'}")
+        kind, implementation = one_of(known().more["optimizers"])(f"{module or 'torch.optim'}.{name or 'AdamW'}")
         config.fact("optimizer", kind, key)
         if implementation and not chosen and not loops:
             config.fact("optimizer.impl", implementation, key)
@@ -230,7 +209,7 @@ def engine(config: Config) -> None:
     key = f"{ROLLOUT}engine_kwargs.vllm.kv_cache_dtype"
     if config.says(key):
         with config.reading(key):
-            config.fact("engine.kv_dtype", one_of(_CACHES)(str(config.get(key)).lower()), key)
+            config.fact("engine.kv_dtype", one_of(known().more["caches"])(str(config.get(key)).lower()), key)
     backend = f"{MODEL}fused_kernel_options.impl_backend"
     if backend in config.content and not config.flag(f"{MODEL}use_fused_kernels"):
         config.unused(backend, "only with use_fused_kernels")
