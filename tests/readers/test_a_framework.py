@@ -79,3 +79,16 @@ def test_its_keys_may_be_set():
     assert is_word("sequences")
     told = read_words({"sequences": "2"}, {"sequences": Origin("--set", "sequences")})
     assert [(fact.path, fact.value) for fact in told.facts] == [("micro_batch", 2)]
+
+
+def test_its_launch_scripts_are_read(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text("toy_version: 1\nbase: org/m\nsequences: 8\n")
+    script = tmp_path / "run.sh"
+    script.write_text("torchrun --nproc_per_node 4 -m toy.train --config a.yaml \\\n  --sequences 2 --length $LENGTH\n")
+    found = read_config(str(script))
+    assert [(fact.path, fact.value, str(fact.origin)) for fact in found.facts] == [
+        ("model", "org/m", "a.yaml:2  base"),
+        ("micro_batch", 2, "run.sh:2  sequences"),
+        ("gpus", 4, "run.sh:1  nproc_per_node"),
+    ]
+    assert [item.path for item in found.missing] == ["seq_len"]

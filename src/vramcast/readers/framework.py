@@ -95,7 +95,7 @@ class Framework(Struct, frozen=True):
     programs: re.Pattern[str] | None = None
     """modules and files that a launcher starts"""
     command: Callable[[Launch, str, Mapping[str, Word], str], Understanding] | None = None
-    """the reader of a command: (launch, script, environment, folder)"""
+    """the reader of a command, where flags are not keys: (launch, script, environment, folder)"""
     words: Callable[[Mapping[str, Any], str], Understanding] | None = None
     """the reader of keys of `--set`: (keys with values, where they stand)"""
     knows: Callable[[str], bool] | None = None
@@ -107,11 +107,14 @@ class Framework(Struct, frozen=True):
 
 def has_key(framework: Framework, key: str) -> bool:
     """Whether the framework has, or had, the key."""
-    if framework.knows:
-        return framework.knows(key)
+    return framework.knows(key) if framework.knows else key in key_names(framework)
+
+
+def key_names(framework: Framework) -> set[str]:
+    """The keys of the framework's tables."""
     known = framework.known()
-    named = any(key == each.native for each in framework.keys) or key in feeds(framework)
-    return named or any(key in table for table in (known.renamed, known.unmodelled, known.small, known.no_effect))
+    keys = {key.native for key in framework.keys}
+    return keys.union(feeds(framework), known.renamed, known.unmodelled, known.small, known.no_effect)
 
 
 def _is_strange(framework: Framework, key: str) -> bool:

@@ -104,8 +104,13 @@ def _read(launch: Launch, name: str, environment: Mapping[str, Word], folder: st
     from vramcast.readers.frameworks import FRAMEWORKS, SCRIPTS, framework
 
     known = SCRIPTS if launch.kind == "script" else launch.kind
-    if known in FRAMEWORKS and (command := framework(known).command):
-        return command(launch, name, environment, folder)
+    if known in FRAMEWORKS:
+        row = framework(known)
+        if row.command:
+            return row.command(launch, name, environment, folder)
+        from vramcast.readers.flag_command import read_flag_command
+
+        return read_flag_command(row, launch, name, folder)
     raise refuse(f"{name}:{launch.line} starts {launch.kind}, which is not read yet", read=LOOKED_FOR)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vramcast.readers.document import Document
-from vramcast.readers.framework import Framework, has_key
+from vramcast.readers.framework import Framework, key_names
 from vramcast.readers.frameworks.trl.keys import KEYS, known
 from vramcast.readers.frameworks.trl.rules import FIRST, RULES
 from vramcast.types.job import Understanding
@@ -31,7 +31,8 @@ def own_keys(content: Mapping[str, Any]) -> list[str]:
     """The keys that TRL has, and those that it hands on to `accelerate launch`."""
     from vramcast.readers.launchers import is_launcher_option
 
-    return [key for key in content if has_key(FRAMEWORK, key) or is_launcher_option(key)]
+    names = key_names(FRAMEWORK)
+    return [key for key in content if key in names or is_launcher_option(key)]
 
 
 def _recognise(document: Document, name: str) -> bool:

@@ -6,27 +6,20 @@ Flags become keys of a TRL file and are read as such, merged over the file that 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from vramcast.errors import refuse
 from vramcast.readers.command import LOOKED_FOR, Launch
 from vramcast.readers.document import Document
 from vramcast.readers.files import named_file
+from vramcast.readers.flag_command import unknown
 from vramcast.readers.flags import Flags, beside, read_flags
-from vramcast.readers.framework import feeds, has_key
+from vramcast.readers.framework import has_key
 from vramcast.readers.frameworks.trl import FRAMEWORK
-from vramcast.readers.frameworks.trl.keys import KEYS, known
 from vramcast.readers.frameworks.trl.reader import Program, algorithm, read_trl
 from vramcast.readers.frameworks.trl.trainer import Script, script, trainer_of
 from vramcast.readers.launchers import handed_on, read_starter
-from vramcast.types.job import Missing, Origin, Understanding, Unread
+from vramcast.types.job import Origin, Understanding
 
-_STARTS = {
-    **dict.fromkeys(("num_processes", "nproc_per_node", "num_gpus", "nnodes"), "gpus"),
-    **dict.fromkeys(("accelerate_config", "config_file"), "shard"),
-    "config": "model",
-}
-"""Keys of launchers, and of the configuration, with a path that they feed."""
 _COMMON = frozenset("model_name_or_path output_dir seed model_revision trust_remote_code debug config dataset".split())
 """Keys that any script may have."""
 
@@ -68,7 +61,7 @@ def read_trl_command(launch: Launch, name: str, folder: str) -> Understanding:
         _trainer(launch, found, where)
         + understood
         + read_starter(options, launch.starter, name, folder)
-        + _unknown({**own.gaps, **launching.gaps, **options.gaps}, {**given.lines, **options.lines}, name)
+        + unknown(FRAMEWORK, {**own.gaps, **launching.gaps, **options.gaps}, {**given.lines, **options.lines}, name)
     )
 
 
@@ -86,20 +79,3 @@ def _trainer(launch: Launch, found: Script, where: str) -> Understanding:
     warning = f"{found.assumed}: it is priced as {found.trainer}, --set algorithm=... if it does something else"
     facts = algorithm(found.trainer, Origin(f"assumed: {why}, and {found.assumed}"))
     return Understanding(facts, warnings=[f"{why}; {warning}"])
-
-
-def _unknown(gaps: dict[str, tuple[Any, ...]], lines: dict[str, int], name: str) -> Understanding:
-    """Values that the script does not tell: only the user can, if they matter."""
-    found = Understanding([])
-    paths = {**{key.native: key.path for key in KEYS}, **feeds(FRAMEWORK), **_STARTS}
-    for key in gaps:
-        where = f"{name}:{lines[key]}"
-        reasons = ", ".join(f"{gap.name} {gap.why}" for gap in dict.fromkeys(gaps[key]))
-        if paths.get(key):
-            found.missing.append(Missing(paths[key], f"{where}  {key}: {reasons}"))
-        elif key in known().unmodelled:
-            what = known().unmodelled[key][1]
-            raise refuse(f"{key} is not known: {reasons}", **{"from": where, "why": f"it chooses {what}"})
-        else:
-            (found.no_effect if key in known().no_effect else found.unread).append(Unread(key, where))
-    return found
