@@ -148,7 +148,10 @@ class Arch(Struct, frozen=True, kw_only=True):
         return [(block, self.times(block)) for block in root_first]
 
     def named(self) -> Arch:
-        """The same with sizes that carry the symbols that formulas show."""
+        """The same with sizes that carry the symbols that formulas show; made once."""
+        return self.once("named", self._named)
+
+    def _named(self) -> Arch:
         layout = self.layout
         if self.measured is None:
             layout = build_layout(self.name, self.config, self.source, names=True)
