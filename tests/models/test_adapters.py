@@ -114,6 +114,7 @@ def test_mistakes_are_said_together_with_what_exists() -> None:
         ({"peft_type": "VERRA"}, "unknown peft_type 'VERRA'"),
         ({"peft_type": "BONE"}, "replaced by MISS"),
         ({"peft_type": "ADAMSS"}, "clustering the values of the weights"),
+        ({"peft_type": "FROD"}, "computes on the values of the weights"),
     ],
 )
 def test_what_is_refused(fields: dict[str, Any], words: str) -> None:

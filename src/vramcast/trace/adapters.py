@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vramcast.errors import Refused
-from vramcast.models.adapters import Adapter, AdapterCount
+from vramcast.models.adapters import Adapter, AdapterCount, as_said
 from vramcast.trace.process import Child
 from vramcast.trace.question import AdapterQuestion
 
@@ -16,8 +16,7 @@ def count_adapter(config: dict[str, Any], adapter: Adapter, dtype: str) -> Adapt
     Raises:
         Refused: the extra `trace` is not installed, Transformers has no such class, or PEFT refuses the adapter.
     """
-    fields = {**adapter.values, "peft_type": adapter.method}
-    question = AdapterQuestion(config=config, adapter=fields, dtype=dtype, source=adapter.source)
+    question = AdapterQuestion(config=config, adapter=as_said(adapter), dtype=dtype, source=adapter.source)
     try:
         with Child() as child:
             return child.adapt(question)

@@ -42,6 +42,7 @@ REFUSED = {
     "ADAMSS": "its ranks come from clustering the values of the weights, which no configuration says",
     "XLORA": "it loads adapters from their files, and their shapes are not in its configuration",
     "SHADOW": "it builds a second, smaller model, or loads one: its parameters are not the adapter's configuration",
+    "FROD": "it computes on the values of the weights, which no configuration has",
     "BONE": "PEFT 0.21 has no BONE: it was replaced by MISS",
 }
 """methods that are not counted, and why"""

@@ -66,6 +66,18 @@ def by_peft(adapter: Adapter) -> bool:
     return adapter.method != "LORA" or unusual or adapter["init_lora_weights"] == "mica"
 
 
+def as_said(adapter: Adapter) -> dict[str, Any]:
+    """What PEFT is told of an adapter that is to be trained: the fields that differ from LoRA's defaults; of another
+    method those that were said."""
+    defaults = {field: default for field, (default, _) in facts().fields.items()} if adapter.method == "LORA" else {}
+    fields = {name: value for name, value in adapter.values.items() if value != defaults.get(name, _UNSAID)}
+    fields.pop("inference_mode", None)
+    return {**fields, "peft_type": adapter.method}
+
+
+_UNSAID = object()
+
+
 def lora_adapter(
     rank: int,
     targets: list[str] | None,

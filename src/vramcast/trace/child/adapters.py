@@ -31,7 +31,7 @@ def count(question: AdapterQuestion) -> AdapterCount:
     known = {field.name for field in dataclasses.fields(PEFT_TYPE_TO_CONFIG_MAPPING[method]) if field.init}
     empty: tuple[Any, ...] = (None, False, [], {}, "")
     fields = {name: value for name, value in question.adapter.items() if name in known or value not in empty}
-    fields = {name: value for name, value in fields.items() if name not in ("peft_type", "inference_mode")}
+    del fields["peft_type"]
     try:
         adapted = _adapted(settings, DTYPES[question.dtype], PEFT_TYPE_TO_CONFIG_MAPPING[method](**fields))
     except Refused:
@@ -48,21 +48,30 @@ def count(question: AdapterQuestion) -> AdapterCount:
 
 
 def _adapted(settings: Any, dtype: torch.dtype, adapter: Any) -> Any:
-    """PEFT's model. Methods that compute on what they add have that on the CPU; the base has no values at all."""
+    """PEFT's model, its adapters made in the base's dtype, as PEFT moves them to that of a real base.
+
+    Methods that compute on what they add have that in fp32 or on the CPU; the base has no values at all.
+    """
     import peft
 
+    if hasattr(adapter, "mask_fn"):
+        adapter.mask_fn = None  # SHiRA: which elements train is a matter of values, how many is not
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for device in ("meta", "cpu"):
+        for device, made in (("meta", dtype), ("meta", torch.float32), ("cpu", torch.float32)):
             with torch.device("meta"):
                 model = model_class(settings)._from_config(settings, dtype=dtype)
                 model.tie_weights()
+            before = torch.get_default_dtype()
+            torch.set_default_dtype(made)
             try:
                 with torch.device(device):
                     return peft.get_peft_model(model, copy.deepcopy(adapter))
             except (NotImplementedError, RuntimeError):
                 if device == "cpu":
                     raise
+            finally:
+                torch.set_default_dtype(before)
     return None
 
 
@@ -74,13 +83,15 @@ def _by_module(model: Any) -> dict[str, int]:
 
     kinds = (BaseTunerLayer, AuxiliaryTrainingWrapper, _BaseAdaptedAttention)
     homes = {name for name, module in model.named_modules() if isinstance(module, kinds)}
-    held: dict[int, tuple[int, set[str]]] = {}
+    names = {id(module): name.rpartition(".")[2] for name, module in model.named_modules()}
+    held: dict[int, tuple[int, dict[str, None]]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.requires_grad:
-            held.setdefault(id(parameter), (parameter.numel(), set()))[1].add(_home(name, homes))
+            held.setdefault(id(parameter), (parameter.numel(), {}))[1][_home(name, homes)] = None
     found: dict[str, int] = {}
+    ends = {names[id(end)] for end in (model.get_input_embeddings(), model.get_output_embeddings()) if id(end) in names}
     for size, where in held.values():
-        home = next(iter(where)) if len(where) == 1 else ""
+        home = next(iter(where)) if len(where) == 1 or where.keys() == ends else ""
         found[home] = found.get(home, 0) + size
     return found
 
