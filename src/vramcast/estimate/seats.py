@@ -75,7 +75,7 @@ class Seats:
         length, arch = work.get("seq_len", self.base.seq_len), self.job.arch
         if self.base.engine is not None or not self.job.sdpa or arch.measured is not None:
             return frozenset()
-        if arch.ends.both_ways and self.base.sees and length > 1:  # tokens of an image see each other
+        if length > 1 and (arch.ends.masked or (arch.ends.both_ways and self.base.sees)):  # or images see themselves
             return frozenset(arch.ends.spans)
         return frozenset(window for window in arch.windows if window <= length)
 
@@ -144,7 +144,7 @@ def _model_seat(job: Resolved, role: Role, settings: Settings) -> Seat:
         adapter_dtype="fp32" if sharded and _upcasts(job, settings) else settings.lora_dtype,
         adapter_param_dtype=param_dtype if sharded and (settings.autocast or mixed != stored) else settings.lora_dtype,
         adapter_dropout=settings.lora_dropout > 0,
-        targets=_targets(job, settings) if lora else frozenset(),
+        **(_targets(job, settings) if lora else {}),
         optimizer=settings.optimizer,
         optimizer_impl=settings.optimizer_impl,
         accumulates=trains and settings.accumulation > 1,
@@ -202,6 +202,10 @@ def _offloads(settings: Settings) -> frozenset[str]:
     return frozenset(what for what, home in offloaded.items() if home != "none")
 
 
-def _targets(job: Resolved, settings: Settings) -> frozenset[str]:
+def _targets(job: Resolved, settings: Settings) -> dict[str, Any]:
+    """What LoRA adapts: linear layers, and packed experts as parameters."""
+    from vramcast.models.adapters.methods import moved  # a large file, which few jobs need
+
     targets = settings.lora_targets or list(job.arch.default_targets)
-    return frozenset(job.arch.linears) if "all-linear" in targets else frozenset(targets)
+    found = moved(job.arch.model_type, targets, job.arch.linears)
+    return {"targets": frozenset(found.linears), "parameters": found.parameters}

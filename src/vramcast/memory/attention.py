@@ -22,11 +22,10 @@ class Attention(EagerAttention):
         heads: Heads,
         *,
         joined: bool = False,
-        mask: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of all sequences; query, key and value are `tokens * width`. The flash kernel wants keys and
         values of one width (sdp_utils.cpp, check_head_dim_size_flash), and gives what lies as its queries do: head by
-        head where they were `joined`, and then it is copied into rows. It knows no `mask` either."""
+        head where they were `joined`, and then it is copied into rows."""
         seat = self.seat
         if seat.attention == "eager":
             return self._eager(query, key, value, heads)
@@ -35,8 +34,8 @@ class Attention(EagerAttention):
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
         bound = seat.binds(heads.window)
-        if seat.attention == "efficient" or mask is not None or bound or int(heads.width) != int(heads.values):
-            out = self._efficient(query, key, value, heads, [] if mask is None else [mask], bound=bound)
+        if seat.attention == "efficient" or bound or int(heads.width) != int(heads.values):
+            out = self._efficient(query, key, value, heads, bound=bound)
         else:
             out = self._flash(query, key, value, heads)
             if joined:
@@ -81,7 +80,7 @@ class Attention(EagerAttention):
         return [self.tape.like(query, f"expanded {name} gradient") for name in ("key", "value")]
 
     def _efficient(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, masks: list[Tensor], *, bound: bool
+        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, bound: bool
     ) -> Tensor:
         """Memory-efficient attention: keys and values are first expanded to all heads (before torch 2.14 the kernel has
         no grouped heads); rows of the log-sum-exp are padded to 32. Backward adds an fp32 row sum. A window's mask of
@@ -104,7 +103,7 @@ class Attention(EagerAttention):
             tape.drop(row_sum)
             return grads
 
-        tape.node(out, [query, key, value], [query, key, value, out, log_sum, *bias, *masks], backward)
+        tape.node(out, [query, key, value], [query, key, value, out, log_sum, *bias], backward)
         self.drop(log_sum, key, value, *bias)
         return out
 

@@ -56,9 +56,12 @@ class EagerAttention(Linears):
         scaled = self.times(scores)
         self.drop(scores)
         if heads.capped:
-            for step in (self.times, lambda x: self._pointwise(x, "tanh", saves=True), self.times):
-                plain, scaled = scaled, step(scaled)
-                self.drop(plain)
+            shrunk = self.times(scaled)
+            self.drop(scaled)
+            bent = self.pointwise(shrunk, "tanh", saves=True)
+            self.drop(shrunk)
+            scaled = self.times(bent)
+            self.drop(bent)
         mask = Tensor(scaled.rows, scaled.width, self.weights_dtype, None)
         masked = self.add(scaled, mask)
         self.drop(scaled)

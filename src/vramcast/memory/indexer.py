@@ -33,6 +33,8 @@ class Indexer(Experts):
         chosen = tape.empty("chosen keys", x.rows, count, "fp32")
         self.drop(places, query, key, *held, scores, weights, hidden[1])
         tape.records = records
+        if how.handed_on and self.seat.recompute == "full":
+            self.handed_on.append(tape.hold(chosen))
         return chosen
 
     def _every_key(self, x: Tensor, name: str, dtype: str, each: Size = 1) -> Tensor:
@@ -73,8 +75,8 @@ class Indexer(Experts):
         self.drop(scaled)
         return scores
 
-    def hide(self, chosen: Tensor, dtype: str) -> tuple[Tensor, list[Tensor]]:
-        """(the mask of what was not chosen, as a kernel adds it; what is held beside it)."""
+    def hide(self, chosen: Tensor) -> list[Tensor]:
+        """Masks of what was not chosen, and of what is seen then; the kernel makes numbers of the second one."""
         tape = self.tape
         work = [self._every_key(chosen, "ones", "bool"), tape.like(chosen, "places", "int64")]
         hidden = self._every_key(chosen, "hidden keys", "bool")
@@ -82,4 +84,4 @@ class Indexer(Experts):
         inverted = self._every_key(chosen, "inverted", "bool")
         seen = self._every_key(chosen, "seen keys", "bool")
         self.drop(inverted)
-        return self._every_key(chosen, "mask of chosen keys", dtype), [hidden, seen]
+        return [hidden, seen]

@@ -32,6 +32,8 @@ class Eager:
         """what the block holds until it is through"""
         self.cached: list[Tensor] = []
         """what a cache has of the block's keys and values, until the loss is there"""
+        self.handed_on: list[Tensor] = []
+        """what the block gives to later ones beside hidden states: a checkpoint of those keeps it"""
         self.tables: tuple[Tensor, Tensor] | None = None
 
     def run(self, block: Blocks, hidden: Tensor) -> Tensor:
@@ -39,9 +41,13 @@ class Eager:
         assert block.forward is not None
         self.weights, self.prefix = {weight.name: weight for weight in block.weights}, block.prefix
         out = block.forward(self, hidden)
+        self.let_go()
+        return out
+
+    def let_go(self) -> None:
+        """The end of a function: its variables go."""
         self.drop(*self.variables)
         self.variables.clear()
-        return out
 
     def keep(self, *tensors: Tensor) -> None:
         """Variables of the block, which it holds until it is through."""
@@ -126,7 +132,7 @@ class Eager:
             case "quick_gelu":
                 return self._quick_gelu(x)
             case "relu":
-                return self._pointwise(x, "relu", saves=True)
+                return self.pointwise(x, "relu", saves=True)
             case "relu2":
                 return self._relu_squared(x)
             case "xielu":
@@ -143,8 +149,8 @@ class Eager:
         return self.tape.node(out, [x], [x], backward)
 
     def _relu_squared(self, x: Tensor) -> Tensor:
-        low = self._pointwise(x, "relu", saves=True)
-        out = self._square(low)
+        low = self.pointwise(x, "relu", saves=True)
+        out = self.square(low)
         self.drop(low)
         return out
 
@@ -164,7 +170,7 @@ class Eager:
         tape.node(least, [x], [x], lambda gradient: [tape.like(x, "gradient of the least")])
         if chosen is not None:
             self.drop(chosen)
-        grown = self._pointwise(least, "expm1", saves=True)
+        grown = self.pointwise(least, "expm1", saves=True)
         self.drop(least)
         rest = self.add(grown, x)
         self.drop(grown)
@@ -189,16 +195,16 @@ class Eager:
     def _gelu_of_operators(self, x: Tensor) -> Tensor:
         """`0.5 * x * (1 + tanh(c * (x + 0.044715 * x³)))`, operator by operator: NewGELUActivation."""
         half = self.times(x)
-        cube = self._square(x)
+        cube = self.square(x)
         scaled = self.times(cube)
         self.drop(cube)
         inner = self.add(x, scaled)
         self.drop(scaled)
         argument = self.times(inner)
         self.drop(inner)
-        bent = self._pointwise(argument, "tanh", saves=True)
+        bent = self.pointwise(argument, "tanh", saves=True)
         self.drop(argument)
-        shifted = self._pointwise(bent, "shifted", saves=False)
+        shifted = self.pointwise(bent, "shifted", saves=False)
         self.drop(bent)
         out = self.multiply(half, shifted)
         self.drop(half, shifted)
@@ -207,7 +213,7 @@ class Eager:
     def _quick_gelu(self, x: Tensor) -> Tensor:
         """`x * sigmoid(1.702 * x)`: three operators (transformers/activations.py, QuickGELUActivation)."""
         scaled = self.times(x)
-        gate = self._pointwise(scaled, "sigmoid", saves=True)
+        gate = self.pointwise(scaled, "sigmoid", saves=True)
         self.drop(scaled)
         out = self.multiply(x, gate)
         self.drop(gate)
@@ -235,17 +241,17 @@ class Eager:
     def normalised(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(rows divided by their root mean square, in fp32; the mean of the squares, which the norm holds)."""
         wide = self.cast(x, "fp32", "fp32 copy")
-        squares = self._square(wide)
-        mean = self._mean(squares)
+        squares = self.square(wide)
+        mean = self.mean(squares)
         self.drop(squares)
-        shifted = self._pointwise(mean, "shifted", saves=False)
-        root = self._pointwise(shifted, "rsqrt", saves=True)
+        shifted = self.pointwise(mean, "shifted", saves=False)
+        root = self.pointwise(shifted, "rsqrt", saves=True)
         self.drop(shifted)
         normal = self.scale(wide, root, "normalised fp32")
         self.drop(root, wide)
         return normal, mean
 
-    def _square(self, x: Tensor) -> Tensor:
+    def square(self, x: Tensor) -> Tensor:
         tape = self.tape
         out = tape.like(x, "squares")
 
@@ -258,7 +264,7 @@ class Eager:
 
         return tape.node(out, [x], [x], backward)
 
-    def _mean(self, x: Tensor) -> Tensor:
+    def mean(self, x: Tensor) -> Tensor:
         out = self.tape.empty("mean", x.rows, 1, x.dtype)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
@@ -266,7 +272,7 @@ class Eager:
 
         return self.tape.node(out, [x], [], backward)
 
-    def _pointwise(self, x: Tensor, name: str, *, saves: bool) -> Tensor:
+    def pointwise(self, x: Tensor, name: str, *, saves: bool) -> Tensor:
         out = self.tape.like(x, name)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:

@@ -29,18 +29,22 @@ class ScoredLogits(FusedHead):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         arch = self.seat.arch
-        given = self.times(hidden) if arch.ends.scales_hidden else self._alias(hidden)
+        given = hidden
+        if arch.ends.scales_hidden:
+            given = self.times(hidden)
+            self.keep(given)
         logits = self._base("lm_head", given, arch.hidden, arch.vocab, bias=False)
-        self.drop(given)
         if arch.ends.logits:
             plain, logits = logits, self.times(logits)
             self.drop(plain)
         mark_logits(logits)
         if arch.ends.logits == "capped":
-            for step in (lambda x: self._pointwise(x, "tanh", saves=True), self.times):
-                plain, logits = logits, step(logits)
-                mark_logits(logits)
-                self.drop(plain)
+            bent = self.pointwise(logits, "tanh", saves=True)
+            capped = self.times(bent)
+            self.drop(logits, bent)
+            mark_logits(bent)
+            mark_logits(capped)
+            logits = capped
         return logits
 
     def kernel_loss(self, hidden: Tensor) -> Tensor:

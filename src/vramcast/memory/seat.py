@@ -113,6 +113,9 @@ class Seat(Struct, frozen=True, kw_only=True):
     adapter_param_dtype: str = "fp32"
     adapter_dropout: bool = False
     targets: frozenset[str] = frozenset()
+    """last names of the linear layers that are adapted"""
+    parameters: tuple[tuple[str, int], ...] = ()
+    """ends of the names of parameters that are adapted (packed experts), and how many ranks each gets"""
     unfrozen: bool = False
     """nothing learns, and yet parameters say that they do"""
     adapters_off: bool = False
@@ -276,6 +279,12 @@ class Seat(Struct, frozen=True, kw_only=True):
     def inputs_require_grad(self) -> bool:
         """Adapters behind checkpoints need a graph from the embedding on (enable_input_require_grads)."""
         return self.tuning == "lora" and self.recompute == "full"
+
+    def ranks_of(self, parameter: str) -> int:
+        """How many ranks an adapter on a bare parameter has; 0: there is none."""
+        if self.tuning != "lora" or self.adapters_off:
+            return 0
+        return next((times for end, times in self.parameters if f".{parameter}".endswith(f".{end}")), 0)
 
     def adapts(self, linear: str) -> bool:
         return self.tuning == "lora" and linear in self.targets and not self.adapters_off

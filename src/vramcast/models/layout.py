@@ -123,6 +123,8 @@ class Blocks(Struct, frozen=True):
         module = self.module(weight)
         if module == "vision":
             return not weight.name.endswith(("embed.weight", "embedding.weight"))
+        if module == "router":  # a router itself has a bare weight, what is within it is linear layers
+            return not weight.name.endswith(("gate.weight", "router.weight")) or "per_layer" in weight.name
         return module in _LINEAR
 
     @property
@@ -178,8 +180,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     norm: str = "rms"
     final: str = "norm"
     """the last norm's name; "" for none"""
-    scales: bool = False
-    """a constant multiplies the embedding"""
+    scales: Literal["", "module", "model"] = ""
+    """a constant multiplies the embedding: inside its own module, or in the model's forward"""
     logits: Literal["", "scaled", "capped"] = ""
     """what is done to the logits: nothing, a product with a constant, or a soft cap"""
     kernel: str = ""
@@ -200,6 +202,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the language model's section says whether it makes a cache, whatever that of the whole model says"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    masked: bool = False
+    """every layer is given a mask, whatever it sees: a scorer of keys needs it"""
     both_ways: bool = False
     """tokens of an image see each other, so every layer needs a mask"""
     complex_tables: bool = False

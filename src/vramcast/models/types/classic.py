@@ -99,11 +99,6 @@ def _conv1d(part: Part) -> Part:
     return Part(lambda c, layer: _turned(list(part(c, layer))), part.forward)
 
 
-def _no_norms(c: Fields, _: int) -> bool:
-    """Queries and keys are not normed."""
-    return not c.flag("qk_layernorm")
-
-
 def _gptj_width(c: Fields) -> Size:
     """Elements of a head that have positions."""
     return c.count("rotary_dim", 64)
@@ -229,7 +224,7 @@ TYPES = {
         embeds="embd_pdrop",
     ),
     "gpt_neo": _Gpt(
-        _apart("attn.attention", "out_proj", out_bias=True),
+        _apart("attn.attention", "out_proj", out_bias=True).weights,  # local attention of its own is not written
         plain("mlp.c_fc mlp.c_proj", width=ffn(times=4)),
         positions="wpe max_position_embeddings 0",
     ),
@@ -255,7 +250,7 @@ TYPES = {
         norm_bias=True,
     ),
     "bloom": Decoder(
-        _fused("self_attention", "query_key_value dense"),
+        _fused("self_attention", "query_key_value dense").weights,  # ALiBi: its attention is not written
         plain("mlp.dense_h_to_4h mlp.dense_4h_to_h", width=lambda c: axis(4 * hidden(c))),
         prefix="transformer",
         layers="h",

@@ -89,8 +89,9 @@ class Layer(Struct, frozen=True):
             added = self._dropped(ops, added)
             ops.keep(added)
             return ops.add(x, added)
-        if self.multiplies or self.drops:
-            plain, added = added, ops.times(added) if self.multiplies else ops.dropout(added)
+        added = self._dropped(ops, added)
+        if self.multiplies:
+            plain, added = added, ops.times(added)
             out = ops.add(x, added)
             ops.drop(added, plain)
             return out
@@ -177,12 +178,14 @@ class Decoder(Struct, frozen=True):
     multiplies: Flag = False
     """constants multiply the embedding, what layers add, and the logits"""
     scales: bool = False
-    """a constant multiplies the embedding"""
+    """a constant multiplies the embedding, inside its module"""
     logits: Callable[[Fields], Literal["", "scaled", "capped"]] = _plain_logits
     kernel: str = ""
     """the attention that the class takes where nobody says one"""
     wide_tables: bool = False
     """tables of rotary positions are fp32"""
+    masked: bool = False
+    """every layer is given a mask"""
     scales_hidden: bool = False
     """not the logits, but what the head is given is multiplied; and the embedding within its module (MiniCPM)"""
     first: Weights = none
@@ -213,7 +216,7 @@ class Decoder(Struct, frozen=True):
         if self.more is not none and not self.run:  # nobody says what is done with it
             return None
         attention, mlp = self.attention.forward(c, layer), self.mlp.forward(c, layer)
-        order = self.order if isinstance(self.order, str) else self.order(c)
+        order: Order = self.order(c) if callable(self.order) else self.order
         run = self.run if isinstance(self.run, str) else self.run(c)
         names = tuple((run or self.norms).split())
         drops = bool(self.dropout) and bool(c.get(self.dropout))
@@ -227,12 +230,13 @@ class Decoder(Struct, frozen=True):
             tables_each=self.tables_each,
             learned="own" if self.own_positions else "shared" if self.positions else "",
             drops=bool(self.embeds) and bool(c.get(self.embeds)),
-            scales=self.scales or (c.flag(self.multiplies) and not self.scales_hidden),
+            scales="module" if self.scales else "model" if c.flag(self.multiplies) and not self.scales_hidden else "",
             logits="scaled" if c.flag(self.multiplies) and not self.scales_hidden else self.logits(c),
             kernel=self.kernel,
             wide_tables=self.wide_tables,
             spans=tuple(dict.fromkeys(int(window_of(c, layer)) for layer in range(self.layer_count(c)))),
             scales_hidden=self.scales_hidden,
+            masked=self.masked,
             rotary=self.rotary(c) if self.rotary else 0,
         )
 

@@ -76,7 +76,7 @@ class Router(Struct, frozen=True):
     def __call__(self, ops: Operators, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         ops.scope(self.name.rpartition(".")[0])
         scores = self.scores
-        logits = ops.wide_linear(self.name, x, apart=scores.apart) if scores.wide else ops.linear(self.name, x)
+        logits = ops.route(self.name, x, wide=scores.wide, apart=scores.apart)
         weights, places = self._chosen_last(ops, logits) if scores.by == "chosen" else self._chosen_first(ops, logits)
         if scores.like:
             wide, weights = weights, ops.cast(weights, (logits if scores.like == "logits" else x).dtype)
