@@ -198,6 +198,7 @@ def test_adapter_files_that_are_none(content: str, error: str, tmp_path: Path) -
     "adapter",
     [
         {"peft_type": "VERA", "target_modules": ["q_proj"]},
+        {"peft_type": "VERA", "target_modules": 4},
         {"peft_type": "LORA", "target_modules": ["q_proj"], "trainable_token_indices": [1]},
     ],
 )

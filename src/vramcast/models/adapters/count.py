@@ -49,9 +49,9 @@ def readable(layout: Layout, adapter: Adapter) -> None:
     """Raises:
     Refused: an expression of the adapter is none, or takes too long: PEFT would not come back from it.
     """
-    notes = Notes(adapter.source)
+    notes, targets = Notes(adapter.source), adapter["target_modules"]
     if valid(adapter, notes):
-        matched(tree(layout), adapter, adapter["target_modules"] or [])
+        matched(tree(layout), adapter, targets if isinstance(targets, str) else [])
     notes.done()
 
 
