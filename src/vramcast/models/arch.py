@@ -188,7 +188,7 @@ def arch_of(layout: Layout, config: dict[str, Any], source: str, measured: Measu
         config=config,
         source=source,
         max_len=_longest(config, source),
-        default_targets=tuple(facts()["LORA"].targets.get(layout.model_type) or ()),
+        default_targets=tuple(facts().targets.get(layout.model_type) or ()),
         measured=measured,
         hidden=hidden,
         vocab=vocab,
