@@ -1,30 +1,13 @@
 """The size of the source is a decision: one budget of code lines, no long file, each file saying what it is for."""
 
 import ast
-import io
-import tokenize
-from pathlib import Path
 
-SOURCES = sorted((Path(__file__).parent.parent / "src").rglob("*.py"))
+from tools.structure import SOURCES
+from tools.structure import code_lines as _code_lines
+
 BUDGET = 29_500
 """Lines of code in all of `src`. Raised only with a reason in the commit that needs it."""
 LONGEST = 400
-_SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
-           tokenize.ENDMARKER}  # fmt: skip
-
-
-def _code_lines(text: str) -> int:
-    """Lines that hold code: no blank lines, comments or docstrings."""
-    lines: set[int] = set()
-    statement: list[tokenize.TokenInfo] = []
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in _SILENT:
-            statement.append(token)
-        elif token.type in (tokenize.NEWLINE, tokenize.ENDMARKER):
-            if any(part.type != tokenize.STRING for part in statement):  # a string alone documents
-                lines.update(line for part in statement for line in range(part.start[0], part.end[0] + 1))
-            statement = []
-    return len(lines)
 
 
 def test_what_counts_as_code() -> None:

@@ -194,6 +194,25 @@ def test_adapter_files_that_are_none(content: str, error: str, tmp_path: Path) -
     assert refused(f"{QWEN} --adapter {file}") == error.format(file=file)
 
 
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        {"peft_type": "VERA", "target_modules": ["q_proj"]},
+        {"peft_type": "VERA", "target_modules": 4},
+        {"peft_type": "LORA", "target_modules": ["q_proj"], "trainable_token_indices": [1]},
+    ],
+)
+def test_methods_that_peft_counts_name_the_extra(
+    adapter: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vramcast.trace.process.find_spec", lambda name: None)
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps(adapter), encoding="utf-8")
+    text = refused(f"{QWEN} --adapter {file}")
+    assert f"{adapter['peft_type']} is counted by PEFT itself" in text
+    assert "pip install 'vramcast[trace]'" in text
+
+
 def test_an_adapter_file_that_is_not_there() -> None:
     assert refused(f"{QWEN} --adapter nowhere.json") == "error: no such file: nowhere.json"
 

@@ -181,7 +181,7 @@ def adapted(entry: Entry) -> tuple[tuple[int, int], tuple[int, int]]:
         task = "CAUSAL_LM" if "CausalLM" in entry.class_name else None
         theirs = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type=task))
     layout = counted_layout(entry.kind, values, count_class(ClassQuestion(config=values)), "")
-    ours = count(layout, lora_adapter(4, ["all-linear"], source=""), "fp32")
+    ours = count(layout, lora_adapter(4, ["all-linear"], source=""))
     return (int(ours.trainable), int(ours.total)), theirs.get_nb_trainable_parameters()
 
 

@@ -1,4 +1,4 @@
-"""Our adapters beside PEFT's own, built on models of transformers: names, shapes, dtypes, trainable and total.
+"""LoRA as we count it beside PEFT's own, on classes of transformers: trainable and total, by module.
 
 `PYTHONPATH=src python -m tests.models.peft_counts` prints the figures, `… facts` writes methods.jsonl from the
 installed PEFT (both need the extra `trace`), `… facts --check` says whether the file is up to date.
@@ -10,11 +10,9 @@ import copy
 import dataclasses
 import enum
 import json
-import re
 import sys
 import types
 import typing
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,19 +20,14 @@ from tests.models.classes import smallest_of_each_type
 
 from vramcast.catalog.models import model_config
 from vramcast.errors import Refused
-from vramcast.models.adapters import AdapterCount, Tensor, count, dtype_of, read_adapter
+from vramcast.models.adapters import count, read_adapter
 from vramcast.models.adapters.methods import __file__ as methods_file
 from vramcast.models.adapters.modules import tree
 from vramcast.models.counted import class_types
 from vramcast.models.describe import build_layout
-from vramcast.models.layout import Layout
 from vramcast.models.types import family_of
 
 FILE = Path(methods_file).with_name("methods.jsonl")
-UNREGISTERED = ("shira_indices", "indices", "waveft_indices")
-"""tensors that PEFT keeps in plain dicts: no buffers of the module"""
-SHARED = "vera_A vera_B pvera_A pvera_B randlora_A randlora_B vblora_vector_bank unilora_theta_d tinylora_v".split()
-DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "int64": "int64", "int32": "int32"}
 
 
 # ---------------------------------------------------------------- what PEFT says about its methods
@@ -86,28 +79,23 @@ def facts() -> str:
         "renamed": schemes,
         "fused": conversion._MOE_FUSED_TARGETS,
     }
-    lines = [json.dumps(first)]
-    for method, config in sorted(PEFT_TYPE_TO_CONFIG_MAPPING.items(), key=lambda pair: pair[0].value):
-        hints = typing.get_type_hints(config)
-        fields = {
+    methods = {method.value: config for method, config in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    first["methods"] = sorted(methods)
+    config = methods["LORA"]
+    hints = typing.get_type_hints(config)
+    targets = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    second = {
+        "method": "LORA",
+        "version": peft.__version__,
+        "config": f"{config.__module__}.{config.__name__}",
+        "fields": {
             field.name: [_default(field), "|".join(sorted(_kinds(hints[field.name])))]
             for field in dataclasses.fields(config)
             if field.init
-        }
-        stem = method.value.replace("_", "") if method.value == "LN_TUNING" else method.value
-        targets = getattr(constants, f"TRANSFORMERS_MODELS_TO_{stem}_TARGET_MODULES_MAPPING", {})
-        line = {
-            "method": method.value,
-            "version": peft.__version__,
-            "config": f"{config.__module__}.{config.__name__}",
-            "fields": fields,
-            "targets": {name: targets[name] for name in sorted(targets) if name in known},
-        }
-        if method.value == "IA3":
-            inner = constants.TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING
-            line["feedforward"] = {name: inner[name] for name in sorted(inner) if name in known}
-        lines.append(json.dumps(line))
-    return "\n".join(lines) + "\n"
+        },
+        "targets": {name: targets[name] for name in sorted(targets) if name in known},
+    }
+    return f"{json.dumps(first)}\n{json.dumps(second)}\n"
 
 
 # ---------------------------------------------------------------- what class stands behind a name
@@ -225,102 +213,30 @@ def shrunk(name: str) -> dict[str, Any]:
     return {**config, **more}
 
 
-def peft_model(config: dict[str, Any], adapter: dict[str, Any], device: str = "cpu") -> Any:
-    """PEFT's model over transformers' class, in bf16."""
-    import torch
-    from peft import get_peft_model
-    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
-
-    with torch.device(device):
-        model = transformers_model(config, dtype=torch.bfloat16)
-    fields = {key: value for key, value in adapter.items() if key != "peft_type"}
-    peft_config = PEFT_TYPE_TO_CONFIG_MAPPING[adapter["peft_type"]](**copy.deepcopy(fields))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model.config.use_cache = False
-        return get_peft_model(model, peft_config)
-
-
-def _key(name: str) -> str:
-    """A name without the place where a shared tensor is found first."""
-    for shared in SHARED:
-        if f"{shared}.default" in name:
-            return name[name.index(shared) :]
-    found = re.search(r"frod_(V|s_indices|s_size)\..*", name)
-    return found[0] if found else name
-
-
-def _theirs(model: Any) -> tuple[dict[str, tuple[Any, ...]], dict[str, tuple[Any, ...]]]:
-    parameters = {
-        _key(name): (tuple(one.shape), one.requires_grad, DTYPES[str(one.dtype)[6:]])
-        for name, one in model.named_parameters()
-    }
-    buffers = {
-        _key(name): (tuple(one.shape), DTYPES[str(one.dtype)[6:]])
-        for name, one in model.named_buffers()
-        if (".default" in name and "modules_to_save" not in name) or name.endswith("boft_P")
-    }
-    return parameters, buffers
-
-
-def _added(name: str, base: set[str]) -> bool:
-    """Whether a parameter of PEFT's model is not the base model's own."""
-    plain = re.sub(r"\.(base_layer|original_module|token_adapter)(?=\.)", "", name.removeprefix("base_model."))
-    plain = re.sub(r"(self_attn|attn)\.model\.", r"\1.", plain)
-    return not {plain, plain.removeprefix("model.")} & base
-
-
-def differences(model: Any, ours: AdapterCount, layout: Layout) -> list[str]:
-    """Where PEFT's model and our count are not the same."""
-    parameters, buffers = _theirs(model)
-    found: list[str] = []
-    trainable, every = model.get_nb_trainable_parameters()
-    if (trainable, every) != (ours.trainable, ours.total):
-        found.append(f"trainable, total: theirs {trainable, every}, ours {ours.trainable, ours.total}")
-    base = set(layout.tensors())
-    added = {name: value for name, value in parameters.items() if _added(name, base)}
-    made = {_key(one.name): (one.shape, one.trains, dtype_of(one, "bf16")) for one in ours.parameters}
-    found += _unlike(added, made)
-    held = {_key(one.name): (one.shape, dtype_of(one, "bf16")) for one in ours.buffers if _registered(one)}
-    found += _unlike(buffers, held)
-    thawed = {re.sub(r"^base_model\.(model\.)?|\.base_layer(?=\.)", "", name)
-              for name, value in parameters.items() if value[1] and not _added(name, base)}  # fmt: skip
-    if thawed != {name for name, _ in ours.thawed}:
-        found.append(f"base that trains: theirs {sorted(thawed)[:3]}, ours {[name for name, _ in ours.thawed][:3]}")
-    return found
-
-
-def _registered(tensor: Tensor) -> bool:
-    return tensor.name.split(".")[-2] not in UNREGISTERED
-
-
-def _unlike(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
-    names = [name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)]
-    return [f"{name}: theirs {theirs.get(name)}, ours {ours.get(name)}" for name in sorted(names)]
-
-
-def compare(name: str, adapter: dict[str, Any], config: dict[str, Any] | None = None, device: str = "cpu") -> Compared:
+def compare(name: str, adapter: dict[str, Any], config: dict[str, Any] | None = None) -> Compared:
     """One model under one configuration, both ways. A refusal of both is the same."""
+    from vramcast.trace.child import adapters
+    from vramcast.trace.question import AdapterQuestion
+
     full = config or shrunk(name)
-    layout = build_layout(name, full, name)
-    ours, model, reason, error = None, None, "", ""
+    ours, theirs, reason, error = None, None, "", ""
     try:
-        ours = count(layout, read_adapter(copy.deepcopy(adapter), "adapter_config.json"))
+        ours = count(build_layout(name, full, name), read_adapter(copy.deepcopy(adapter), "adapter_config.json"))
     except Refused as refused:
         reason = str(refused).partition("\n")[0]
     try:
-        model = peft_model(full, adapter, device)
-    except Exception as wrong:
-        error = f"{type(wrong).__name__}: {wrong}".partition("\n")[0][:200]
-    if ours and model:
-        return Compared(name, adapter, differences(model, ours, layout))
-    alone = f"refused by us alone: {reason}" if model else f"refused by PEFT alone: {error}"
-    differ = [] if (reason and error) or any(one in reason for one in STRICTER) else [alone]
+        theirs = adapters.count(AdapterQuestion(config=full, adapter=adapter, dtype="bf16"))
+    except Refused as refused:
+        error = str(refused)[:400]
+    if ours and theirs:
+        return Compared(name, adapter, [] if ours == theirs else [f"theirs {theirs}, ours {ours}"])
+    alone = f"refused by us alone: {reason}" if theirs else f"refused by PEFT alone: {error}"
+    differ = [] if (reason and error) or STRICTER in reason else [alone]
     return Compared(name, adapter, differ, reason, error)
 
 
-STRICTER = ("matches no module", "has no key heads of one width")
-"""where we refuse and PEFT goes on: one of several targets that nothing answers to; a prefix of no known width"""
+STRICTER = "matches no module"
+"""where we refuse and PEFT goes on: one of several targets that nothing answers to"""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Our adapters beside PEFT's own, tensor by tensor (extra `trace`)."""
+"""LoRA as we count it beside PEFT's own, module by module (extra `trace`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tests.models.test_adapters_cases import cases
 
 
 @pytest.mark.trace
-def test_peft_makes_the_same_tensors_of_the_same_configurations() -> None:
+def test_peft_counts_the_same_of_the_same_configurations() -> None:
     pytest.importorskip("peft", reason="not compared with PEFT (extra `trace`)")
     done = [peft_counts.compare(*case) for case in cases()]
-    assert len(done) > 500
+    assert len(done) > 200
     assert [one for one in done if one.differ] == []
 
 

@@ -59,12 +59,17 @@ _OWN: dict[str, Config] = {
     "qwen2": {"use_sliding_window": False},
     "qwen": {"kv_channels": 32},
     "mimo_v2_flash": {
-        "swa_num_key_value_heads": 4, "swa_v_head_dim": 24, "head_dim": 48, "swa_head_dim": 48,
-        "hybrid_layer_pattern": [0, 1, 1, 1], "moe_layer_freq": [0, 1, 1, 1],  # what its class makes of no layer_types
+        "swa_num_key_value_heads": 4,
+        "swa_v_head_dim": 24,
+        "head_dim": 48,
+        "swa_head_dim": 48,
+        "hybrid_layer_pattern": [0, 1, 1, 1],
+        "moe_layer_freq": [0, 1, 1, 1],  # what its class makes of no layer_types
     },
     "deepseek_v32": {"n_group": 2},
     "deepseek_v4": {"num_key_value_heads": 1},
     "zaya": {"num_experts_per_tok": 1},
+    "gemma4": {"text_config": {"global_head_dim": 64, "vocab_size_per_layer_input": 1000}, "audio_config": None},
     "gemma3n": {"text_config": {"intermediate_size": [320] * LAYERS}},
     "minimax_m3_vl": {
         "text_config": {

@@ -9,7 +9,7 @@ import pytest
 
 from vramcast.errors import Refused
 from vramcast.readers import read_config
-from vramcast.readers.launchers import _PRESETS  # pyright: ignore[reportPrivateUsage]
+from vramcast.readers.frameworks.accelerate import known
 from vramcast.types.job import Understanding
 
 HERE = Path(__file__).parent
@@ -145,7 +145,7 @@ def test_beside_a_trainer():
     assert (both.unread, both.warnings, both.missing) == ([], [], [])
 
 
-@pytest.mark.parametrize("preset", _PRESETS)
+@pytest.mark.parametrize("preset", known().more["presets"])
 def test_trl_presets(preset: str):
     values = read(f"trl sft --model_name_or_path m --accelerate_config {preset}").job().values
     shard = {"single_gpu": "none", "multi_gpu": "none"}.get(preset, preset)

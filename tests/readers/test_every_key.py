@@ -11,10 +11,12 @@ import pytest
 
 from vramcast.errors import Refused
 from vramcast.readers.document import Document
+from vramcast.readers.framework import feeds
 from vramcast.readers.frameworks import accelerate, deepspeed
 from vramcast.readers.frameworks.accelerate import read_accelerate
 from vramcast.readers.frameworks.deepspeed import read_deepspeed
-from vramcast.readers.frameworks.trl.keys import CHOOSES, KEYS, NO_EFFECT, OLD, RULED, UNREAD
+from vramcast.readers.frameworks.trl import FRAMEWORK
+from vramcast.readers.frameworks.trl.keys import KEYS, known
 from vramcast.readers.frameworks.trl.reader import Program, read_trl
 from vramcast.types.job import Understanding
 
@@ -22,9 +24,11 @@ VALUES: list[Any] = [True, False, 0, 1, 64, None, "text", "auto", "", [], {}, ["
 PROGRAMS = (Program("sft"), Program("dpo"), Program("grpo"), Program("pretrain", "transformers", launches=False))
 BESIDE: tuple[dict[str, Any], ...] = ({}, {"use_peft": True, "use_vllm": True, "packing": True, "do_eval": True})
 TRL = sorted({
-    *KEYS, *RULED, *OLD, *CHOOSES, *UNREAD, *NO_EFFECT, "lora_adapter_path", "teacher_model_name", "unknown",
+    *(key.native for key in KEYS), *feeds(FRAMEWORK), *known().renamed, *known().unmodelled, *known().small,
+    *known().no_effect, "lora_adapter_path", "teacher_model_name", "unknown",
     "accelerate_config", "num_processes", "use_fsdp", "zero_stage", "mixed_precision", "fp8_backend",
 })  # fmt: skip
+STRANGE = ("lora_adapter_path", "teacher_model_name", "zero_stage_x", "critic_lr")
 _BLOCKED = (
     [f"fsdp_config.fsdp_{key}" for key in (
         "version reshard_after_forward sharding_strategy auto_wrap_policy offload_params activation_checkpointing "
@@ -37,12 +41,13 @@ _BLOCKED = (
         "dp_replicate_size dp_shard_size tp_size cp_size sp_size cp_backend sp_backend colour").split()]
 )  # fmt: skip
 ACCELERATE = sorted({
-    *accelerate._NO_EFFECT, *accelerate._CHOOSES, *_BLOCKED, "num_processes", "num_machines", "mixed_precision",
+    *accelerate.known().no_effect, *accelerate.known().unmodelled, *_BLOCKED,
+    "num_processes", "num_machines", "mixed_precision",
     "distributed_type", "accelerate_config", "fp8_config", "dynamo_config", "dynamo_backend", "megatron_lm_config",
     "unknown",
 })  # fmt: skip
 DEEPSPEED = sorted({
-    *deepspeed._NO_EFFECT, *deepspeed._CHOOSES, "zero_optimization", "zero_optimization.stage",
+    *deepspeed.known().no_effect, *deepspeed.known().unmodelled, "zero_optimization", "zero_optimization.stage",
     "zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device", "bf16.enabled",
     "zero_optimization.cpu_offload", "zero_optimization.overlap_comm", "fp16.enabled", "optimizer.type",
     "optimizer.params.lr", "scheduler.type", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "unknown",
@@ -98,7 +103,7 @@ def test_deepspeed(key: str):
         assert answered(partial(read_deepspeed, Document(content, {}), "x"), key), (key, value)
 
 
-@pytest.mark.parametrize("key", [*CHOOSES, "lora_adapter_path", "teacher_model_name", "zero_stage_x", "critic_lr"])
+@pytest.mark.parametrize("key", [*known().unmodelled, *STRANGE])
 def test_a_key_that_chooses_what_is_not_modelled_is_refused(key: str):
     with pytest.raises(Refused) as refused:
         read_trl(Document({"model_name_or_path": "m", key: "x"}, {key: 7}), "x.yaml")
@@ -106,7 +111,7 @@ def test_a_key_that_chooses_what_is_not_modelled_is_refused(key: str):
 
 
 def test_only_keys_of_the_table_never_have_an_effect():
-    content = dict.fromkeys(NO_EFFECT, "x") | {"model_name_or_path": "m"}
+    content = dict.fromkeys(known().no_effect, "x") | {"model_name_or_path": "m"}
     understood = read_trl(Document(content, {}), "x")
-    assert {item.key for item in understood.no_effect} == set(NO_EFFECT)
+    assert {item.key for item in understood.no_effect} == set(known().no_effect)
     assert all(item.why for item in understood.idle)

@@ -24,7 +24,7 @@ NOT_YET: dict[str, set[str]] = {
     "verl/continued.sh": {"algorithm = ppo"},
     "verl/dynamic.sh": {"algorithm = ppo", "ulysses = 4"},
     "verl/megatron.sh": {"verl's Megatron backend"},
-    "verl/offload.sh": {"algorithm = ppo"},
+    "verl/offload.sh": {"algorithm = ppo", "offload.weights = cpu", "offload.optimizer = cpu"},
     "verl/old_keys.sh": {"algorithm = ppo"},
     "verl/signs.sh": {"algorithm = ppo"},
 }  # fmt: skip

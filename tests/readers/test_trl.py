@@ -10,7 +10,9 @@ import pytest
 from vramcast.catalog.frameworks import defaults, parse_framework
 from vramcast.errors import Refused
 from vramcast.readers import read_config
-from vramcast.readers.frameworks.trl.keys import CHOOSES, KEYS, NO_EFFECT, OLD, RULED, UNREAD
+from vramcast.readers.framework import feeds
+from vramcast.readers.frameworks.trl import FRAMEWORK
+from vramcast.readers.frameworks.trl.keys import KEYS, known
 from vramcast.types.job import Understanding
 from vramcast.types.paths import find
 
@@ -292,7 +294,9 @@ def test_an_old_name_beside_the_new_one_has_no_effect():
 
 
 def test_a_key_is_in_one_table_only():
-    tables = [set(KEYS), set(RULED), set(CHOOSES), set(UNREAD), set(NO_EFFECT), set(OLD)]
+    named = known()
+    tables = [{key.native for key in KEYS}, set(feeds(FRAMEWORK)), set(named.unmodelled), set(named.small),
+              set(named.no_effect), set(named.renamed)]  # fmt: skip
     for index, table in enumerate(tables):
         for other in tables[index + 1 :]:
             assert not table & other

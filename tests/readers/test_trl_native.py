@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from vramcast.readers import native_keys, read_config
-from vramcast.readers.frameworks.trl.reader import NATIVE
+from vramcast.readers.framework import writes
+from vramcast.readers.frameworks.trl import FRAMEWORK
 
 EDITS: dict[str, list[Any]] = {
     "model": ["org/m"],
@@ -20,6 +21,8 @@ EDITS: dict[str, list[Any]] = {
     "optimizer": ["adamw", "adamw_8bit", "adamw_4bit", "paged_adamw", "paged_adamw_8bit", "adafactor", "sgd", "lion",
                   "galore", "apollo", "lomo", "schedule_free"],
     "optimizer.impl": ["fused", "foreach"],
+    "quant.storage": ["bf16", "int8"],
+    "buckets": [64 << 20],
     "lora.rank": [8],
     "lora.dropout": [0.1],
     "lora.targets": [["q_proj", "v_proj"]],
@@ -53,14 +56,14 @@ EDITS: dict[str, list[Any]] = {
 
 
 def test_every_native_path_is_tried_below():
-    assert set(EDITS) == set(NATIVE)
+    assert set(EDITS) == set(writes(FRAMEWORK))
 
 
 @pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in EDITS.items() for value in values])
 def test_an_edit_in_native_keys_is_read_back(path: str, value: Any):
     keys = native_keys("trl==1.16.0", {path: value})
     assert keys
-    extra = {"use_peft": True, "load_in_4bit": True} if path == "quant.double" else {}
+    extra = {"use_peft": True, "load_in_4bit": True} if path in ("quant.double", "quant.storage") else {}
     text = "\n".join(f"{key}: {json.dumps(native)}" for key, native in {"learning_rate": 1, **keys, **extra}.items())
     assert read_config("-", io.StringIO(text)).job().values[path] == value
 

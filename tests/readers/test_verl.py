@@ -11,10 +11,10 @@ from vramcast.catalog.frameworks import defaults, framework, parse_framework
 from vramcast.errors import Refused
 from vramcast.estimate import resolve
 from vramcast.readers import native_keys, read_config
+from vramcast.readers.framework import writes
+from vramcast.readers.frameworks.verl import FRAMEWORK
 from vramcast.readers.frameworks.verl.defaults import RELEASES, default, has_key
-from vramcast.readers.frameworks.verl.keys import CRITIC, KEYS, OLD, RULED
-from vramcast.readers.frameworks.verl.limits import REFUSED
-from vramcast.readers.frameworks.verl.native import NATIVE
+from vramcast.readers.frameworks.verl.keys import CRITIC, KEYS, OWN, TABLE, known, ruled
 from vramcast.readers.hydra import parse_value
 from vramcast.types.job import Origin, Understanding, check_value
 from vramcast.types.paths import find
@@ -386,16 +386,17 @@ def test_verls_own_trees_are_known():
 
 
 def test_tables_do_not_overlap():
-    tables = [set(table) for table in (KEYS, CRITIC, OLD, REFUSED)]
-    assert sum(map(len, tables)) == len(set().union(*tables))
-    assert set(KEYS) & set(RULED) == {"trainer.n_gpus_per_node"}
-    assert not {*KEYS, *RULED, *CRITIC} & set(REFUSED)
-    assert all(new in (*KEYS, *RULED, *CRITIC, *REFUSED) or new == "critic.fsdp.fsdp_size" for new in OLD.values())
+    refused, old = set(known().unmodelled), known().renamed
+    tables = [{key.native for key in KEYS}, {key.native for key in CRITIC}, set(old), refused]
+    assert sum(map(len, tables)) == len(set[str]().union(*tables))
+    assert set(OWN) & set(ruled()) == {"trainer.n_gpus_per_node"}
+    assert not {*TABLE, *ruled()} & refused
+    assert all(new in (*TABLE, *ruled(), *refused) or new == "critic.fsdp.fsdp_size" for new in old.values())
 
 
 def test_every_path_of_the_tables_exists():
-    paths = [path for path, _ in [*KEYS.values(), *CRITIC.values()]] + [path for fed in RULED.values() for path in fed]
-    for path in (*paths, *NATIVE, *(row.path for row in framework("verl").defaults)):
+    paths = [key.path for key in TABLE.values()] + [path for fed in ruled().values() for path in fed]
+    for path in (*paths, *writes(FRAMEWORK), *(row.path for row in framework("verl").defaults)):
         find(path)
 
 
@@ -403,10 +404,11 @@ def test_every_path_of_the_tables_exists():
 def test_the_defaults_of_the_catalogue_are_verls(version: str):
     """Rows that one key decides by itself, in every release that was read."""
     rows = {fact.path: fact.value for fact in defaults("verl", version, "grpo", {})}
-    for key, (path, convert) in KEYS.items():
+    for row in KEYS:
+        key, path = row.native, row.path
         value = default(key, version)
         if path in rows and has_key(key, version) and value not in (None, "???") and path != "model":
-            assert check_value(path, convert(value), Origin("")) == rows[path], key
+            assert check_value(path, row.codec.read(value), Origin("")) == rows[path], key
 
 
 def test_defaults_by_version():
@@ -434,13 +436,15 @@ EDITS: dict[str, list[Any]] = {
     "engine.kind": ["vllm", "sglang"], "engine.fraction": [0.4], "engine.tp": [4], "engine.max_seqs": [64],
     "engine.max_batched_tokens": [4096], "engine.max_len": [4096], "engine.eager": [True],
     "engine.sleep": ["none", "2"], "engine.sync_bucket_bytes": [512 << 20], "engine.quant": ["fp8"],
+    "engine.dtype": ["bf16", "fp16"], "engine.dp": [2], "engine.ep": [2], "engine.pp": [2],
+    "reference.weights_dtype": ["fp32", "bf16"], "reference.reshard": [False, True],
 }  # fmt: skip
 SWITCHED = {"logprob.token_budget", "reference.logprob.token_budget", "lora.targets"}
 """Paths that mean something only beside another edit."""
 
 
 def test_every_native_path_is_tried_below():
-    assert set(EDITS) == {path for path in NATIVE if not path.startswith("critic.")} - SWITCHED
+    assert set(EDITS) == {path for path in writes(FRAMEWORK) if not path.startswith("critic.")} - SWITCHED
 
 
 @pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in EDITS.items() for value in values])

@@ -19,13 +19,12 @@ from vramcast.readers.frameworks.verl.defaults import (
     keys_of,
     release_of,
 )
-from vramcast.readers.frameworks.verl.keys import ACTOR, CRITIC, KEYS, OLD, ROLLOUT, RULED
-from vramcast.readers.frameworks.verl.limits import NO_EFFECT, REFUSED
+from vramcast.readers.frameworks.verl.keys import ACTOR, ROLLOUT, TABLE, idle_starts, known, ruled
 from vramcast.readers.frameworks.verl.reader import read_verl_yaml
 from vramcast.types.job import Understanding
 
 KINDS: list[Any] = [True, False, 0, 1, 3, 0.5, None, "", "some text", [], ["a"], {}]
-TABLES = sorted({*KEYS, *RULED, *CRITIC, *OLD, *REFUSED, *(key for keys in NO_EFFECT.values() for key in keys)})
+TABLES = sorted({*TABLE, *ruled(), *known().renamed, *known().unmodelled, *idle_starts()})
 EVERYTHING = os.environ.get("VRAMCAST_ALL_VALUES") == "1"
 """All releases, not the newest alone."""
 ASKED = {"algorithm.adv_estimator": "grpo", f"{ROLLOUT}name": "vllm"}

@@ -17,7 +17,7 @@ LEFT_OUT = (
     "_target_", "profiler", "global_profiler", "transfer_queue", "npu_profile", "controller_nsight_options",
     "worker_nsight_options", "turbo_config", "trace", "prometheus", "hydra", "skip",
 )  # fmt: skip
-"""Blocks that say nothing about memory, whatever stands in them: `verl_keys.NO_EFFECT` knows them by name."""
+"""Blocks that say nothing about memory, whatever stands in them: `known.json` knows them by name."""
 
 
 def tree(release: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The forecast of model types beside a trace of their real classes: every instant within 1 %, in four modes.
 
-`python bench/architectures.py` prints the lines of RIGHT; a type is added there when its forward is written.
+`python bench/architectures.py` compares all of them. A type whose forward is written is named here, or the test fails.
 """
 
 from __future__ import annotations
@@ -10,50 +10,55 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.models.tiny import MODES
+from tests.models.tiny import MODES, smallest, tiny
+
+from vramcast.models.arch import build_arch, has_forward
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-pytestmark = [pytest.mark.trace, pytest.mark.filterwarnings("ignore")]
 MOST = 40
-DENSE = """
-    llama mistral qwen2 qwen3 granite gemma gemma2 gemma3_text phi3 starcoder2 jais2 olmo olmo2
-    olmo3 cohere cohere2 exaone4 glm glm4 seed_oss ernie4_5 helium apertus arcee hunyuan_v1_dense
-    smollm3 internlm3 exaone iquestcoder stablelm gpt2 gpt_neo gpt_bigcode gptj gpt_neox phi opt
-    falcon bloom mpt"""
-"""within 1 % in all four modes"""
-RIGHT = {
-    "full": """
-        qwen3_moe mixtral qwen2_moe olmoe flex_olmo granitemoe phimoe gpt_oss minimax_m2 ernie4_5_moe
-        hunyuan_v1_moe dots1 glm4_moe hy_v3 mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite
-        deepseek_v32 glm_moe_dsa""",
-    "full, recompute": """
-        qwen3_moe mixtral olmoe flex_olmo granitemoe phimoe gpt_oss minimax_m2 ernie4_5_moe
-        hunyuan_v1_moe dots1 glm4_moe hy_v3 mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite
-        deepseek_v32 glm_moe_dsa""",
-    "lora": """
-        qwen3_moe mixtral qwen2_moe olmoe flex_olmo granitemoe phimoe gpt_oss minimax_m2 ernie4_5_moe
-        hunyuan_v1_moe dots1 glm4_moe hy_v3 mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite
-        deepseek_v32 glm_moe_dsa""",
-    "lora, recompute": """
-        qwen3_moe mixtral olmoe flex_olmo phimoe gpt_oss minimax_m2 ernie4_5_moe hunyuan_v1_moe dots1
-        glm4_moe hy_v3 mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite""",
-}
-"""mode → model types that are within 1 % at every instant"""
+"""cases that a run of this test draws"""
+COMPARED = """
+    apertus arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone exaone4
+    falcon flex_olmo gemma gemma2 gemma3 gemma3_text gemma4 glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2
+    gpt_bigcode gpt_neo gpt_neox gpt_oss gptj granite granitemoe helium hunyuan_v1_dense hunyuan_v1_moe hy_v3
+    internlm3 iquestcoder jais2 llama llava mimo_v2_flash minicpm3 minimax_m2 mistral mistral3 mixtral mllama mpt olmo
+    olmo2 olmo3 olmoe opt phi phi3 phimoe qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_vl qwen3_vl_moe
+    seed_oss smollm3 stablelm starcoder2
+""".split()
+"""types that forecast and have a class: within 1 % in every mode that is no exception"""
+_LAYER_INPUTS = (
+    "inputs of layers live one instant too long at the embedding; with checkpoints the last layers share keys"
+)
+_UNUSED = "the class makes the mask of a window that no layer has"
 EXCEPTIONS = {
-    ("qwen2_moe", "full, recompute"): "a mask for a window of 0 tokens, which no layer takes",
-    ("qwen2_moe", "lora, recompute"): "the same",
-    ("glm_moe_dsa", "lora, recompute"): "beside the scorer's copies of keys, the block's input is counted twice",
-    ("granitemoe", "lora, recompute"): "the embedding's output is a leaf that stays while its gradient is made",
+    **{("gemma4", mode): _LAYER_INPUTS for mode in MODES if mode != "lora"},
+    **{("qwen2_moe", mode): _UNUSED for mode in MODES if "recompute" in mode},
 }
-"""types with a formula that is off by more, and the cause"""
+"""(type, mode) that is off by more, and the cause"""
+NO_CLASS = {
+    "baichuan": "", "deepseek": "", "internlm": "", "internlm2": "", "kimi_k2": "", "nemotron-nas": "", "phi3small": "",
+    "qwen": "", "xverse": "", "kimi_linear": "",
+    "llama4": "the class fails: its text model's outputs have no image_outputs (transformers 5.24)",
+    "gemma3n": "its tower needs timm",
+}  # fmt: skip
+"""types that no installed class can be compared with, and why if not for lack of one"""
 
 
 def cases() -> list[tuple[str, str]]:
     """A seeded draw of what is right."""
-    known = [(name, mode) for mode, names in RIGHT.items() for name in f"{names} {DENSE}".split()]
-    return sorted(random.Random(1).sample(known, min(MOST, len(known))))
+    known = [(name, mode) for name in COMPARED for mode in MODES if (name, mode) not in EXCEPTIONS]
+    return sorted(random.Random(1).sample(known, MOST))
 
 
+def test_every_type_that_forecasts_was_compared_or_says_why_not() -> None:
+    known = {*COMPARED, *NO_CLASS}
+    assert {name for name in smallest() if has_forward(build_arch(name, tiny(name), name))} - known == set()
+    assert set(COMPARED) <= smallest().keys()
+    assert {name for name, _ in EXCEPTIONS} <= set(COMPARED)
+
+
+@pytest.mark.trace
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "mode"), cases(), ids=" | ".join)
 def test_every_instant_is_within_a_percent(name: str, mode: str) -> None:
     pytest.importorskip("trl", reason="not traced (extra `trace`)")
@@ -64,9 +69,3 @@ def test_every_instant_is_within_a_percent(name: str, mode: str) -> None:
     pairs = list(found.instants())
     assert len(pairs) >= (15 if mode.startswith("full") else 13)  # adapters give the embedding no gradient
     assert {key_of(theirs): off(theirs, ours) for theirs, ours in pairs if abs(off(theirs, ours)) > LIMIT} == {}
-
-
-def test_no_exception_is_among_them() -> None:
-    right = {(name, mode) for mode, names in RIGHT.items() for name in f"{names} {DENSE}".split()}
-    assert EXCEPTIONS.keys().isdisjoint(right)
-    assert set(MODES) == set(RIGHT)

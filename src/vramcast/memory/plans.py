@@ -69,10 +69,15 @@ class _Writer:
         self.lines: list[str] = []
         self.names: dict[str, Any] = {}
         self.known: dict[tuple[Any, ...], str] = {}
+        self.written: dict[int, str] = {}
+        """by identity: sums share their parts, and the passes keep all of them alive while they are written"""
 
     def text(self, value: Any) -> str:
         if isinstance(value, Later):
-            return self._later(value)
+            found = self.written.get(id(value))
+            if found is None:
+                found = self.written[id(value)] = self._later(value)
+            return found
         if isinstance(value, tuple):
             parts = [self.text(part) for part in cast("tuple[Any, ...]", value)]
             kind = cast("Any", value).__class__

@@ -148,7 +148,10 @@ class Arch(Struct, frozen=True, kw_only=True):
         return [(block, self.times(block)) for block in root_first]
 
     def named(self) -> Arch:
-        """The same with sizes that carry the symbols that formulas show."""
+        """The same with sizes that carry the symbols that formulas show; made once."""
+        return self.once("named", self._named)
+
+    def _named(self) -> Arch:
         layout = self.layout
         if self.measured is None:
             layout = build_layout(self.name, self.config, self.source, names=True)
@@ -185,7 +188,7 @@ def arch_of(layout: Layout, config: dict[str, Any], source: str, measured: Measu
         config=config,
         source=source,
         max_len=_longest(config, source),
-        default_targets=tuple(facts()["LORA"].targets.get(layout.model_type) or ()),
+        default_targets=tuple(facts().targets.get(layout.model_type) or ()),
         measured=measured,
         hidden=hidden,
         vocab=vocab,

@@ -96,7 +96,10 @@ def rotary_width(otherwise: float = 1.0) -> Callable[[Fields], Size]:
         nested = c.get("rope_parameters")
         said = cast("dict[str, Any]", nested).get("partial_rotary_factor") if isinstance(nested, dict) else None
         factor = said or c.get("partial_rotary_factor") or otherwise
-        return c.named("rotary_dim", int(int(head_width(c)) * float(factor)))
+        if not isinstance(factor, (int, float)) or not 0 < factor <= 1:
+            c.wrong(f"{c.path('partial_rotary_factor')} must be a number above 0 and at most 1, not {factor!r}")
+            factor = 1
+        return c.named("rotary_dim", int(int(head_width(c)) * factor))
 
     return width
 

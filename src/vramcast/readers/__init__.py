@@ -26,14 +26,11 @@ def read_config(source: str, stdin: TextIO | None = None) -> Understanding:
 
 def native_keys(framework_name: str, edits: Mapping[str, Value]) -> dict[str, Value]:
     """A lever's edits (path → value) in the framework's own keys; what it has no key for is left out."""
-    match framework_name.partition("==")[0]:
-        case "trl":
-            from vramcast.readers.frameworks.trl.native import trl_keys
+    from vramcast.readers.frameworks import FRAMEWORKS, framework
 
-            return trl_keys(edits)
-        case "verl":
-            from vramcast.readers.frameworks.verl.native import verl_keys
+    name = framework_name.partition("==")[0]
+    if name not in FRAMEWORKS:
+        return {}
+    from vramcast.readers.framework import write_keys
 
-            return verl_keys(edits)
-        case _:
-            return {}
+    return write_keys(framework(name), edits)

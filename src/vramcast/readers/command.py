@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from vramcast.readers.bash.words import Word
+from vramcast.readers.foreign import foreign_commands, foreign_program
 
 LOOKED_FOR = (
     "python -m verl.trainer.main_ppo, trl sft|dpo|kto|reward|grpo|rloo, "
@@ -28,38 +29,6 @@ _BARE = frozenset(
     "standalone no_python m module run_path multi_gpu use_fsdp use_deepspeed use_megatron_lm use_parallelism_config "
     "cpu quiet q debug tpu no_local_rank enable_cpu_affinity same_network force_multi".split()
 )
-_VERL = re.compile(
-    r"verl\.trainer\.main_ppo(?:_v0)?|(?:verl\.)?recipe\.dapo(?:_transfer_queue)?\.main_dapo|(?:.*/)?main_(?:ppo|dapo)\.py"
-)
-_OF_VERL = (
-    (re.compile(r"(?:verl|recipe)\.(?:\w+\.)*(?:one_step_off|fully_async)\w*\.\w+"),
-     "verl's trainer with an engine on GPUs of its own"),
-    (re.compile(r"(?:verl|recipe)\.(?:\w+\.)*main_generation\w*"), "verl's generation"),
-    (re.compile(r"(?:verl|recipe)\.(?:\w+\.)*main_eval"), "verl's evaluation"),
-    (re.compile(r"(?:verl|recipe)\.(?:\w+\.)*\w*main\w*|verl_\w+\.\w+"), "another trainer on verl"),
-)  # fmt: skip
-"""Programs that are no such trainer, and what they are."""
-_VERL_SFT = re.compile(r"verl\.trainer\.(?:fsdp_)?sft_trainer(?:_ray)?")
-_TRL = re.compile(r"trl\.scripts\.\w+|(?:.*/)?trl/scripts/\w+\.py|(?:.*/)?(?:sft|dpo|kto|reward|grpo|rloo)\.py")
-_OTHERS = {
-    "openrlhf": "OpenRLHF",
-    "llamafactory": "LLaMA-Factory",
-    "llamafactory-cli": "LLaMA-Factory",
-    "axolotl": "axolotl",
-    "swift": "ms-swift",
-    "slime": "slime",
-    "megatron": "ms-swift",
-    "torchtune": "torchtune",
-    "tune": "torchtune",
-    "nemo_rl": "NeMo-RL",
-}
-_OTHER_SCRIPTS = (
-    (re.compile(r"(?:.*/)?start_\w+_pipeline\.py"), "ROLL"),
-    (re.compile(r"(?:.*/)?examples/run_\w+\.py"), "NeMo-RL"),
-    (re.compile(r"(?:.*/)?swift/cli/.*\.py"), "ms-swift"),
-    (re.compile(r"(?:.*/)?openrlhf/.*\.py"), "OpenRLHF"),
-)
-_OF_SLIME = frozenset("actor_num_gpus_per_node rollout_num_gpus rollout_num_gpus_per_engine actor_num_nodes".split())
 _SERVES = frozenset("vllm-serve env version --help -h --version".split())
 """Words behind `trl` that train nothing."""
 
@@ -101,13 +70,13 @@ def _launch(words: Sequence[Word]) -> Launch | None:
         return Launch("trl", f"trl {rest[1].text}", "trl", (), rest[2:])
     if name in _STARTERS:
         return _started(name, rest[2:] if name == "accelerate" else rest[1:])
-    if name in _OTHERS:
-        return Launch(_OTHERS[name], name, "", (), rest[1:])
+    if name in foreign_commands():
+        return Launch(foreign_commands()[name], name, "", (), rest[1:])
     return None
 
 
 def _starts(text: str) -> bool:
-    return bool(_PYTHON.fullmatch(text)) or _name(text) in _STARTERS or _name(text) in _OTHERS
+    return bool(_PYTHON.fullmatch(text)) or _name(text) in _STARTERS or _name(text) in foreign_commands()
 
 
 def _name(text: str) -> str:
@@ -152,17 +121,8 @@ def _key(text: str) -> str:
 
 
 def _program(program: str, starter: str, options: Sequence[Word], arguments: Sequence[Word]) -> Launch:
-    if _VERL.fullmatch(program):
-        return Launch("verl", program, starter, options, arguments)
-    other = next((what for pattern, what in _OF_VERL if pattern.fullmatch(program)), "")
-    if other:
-        return Launch(f"{program} ({other})", program, starter, options, arguments)
-    if _VERL_SFT.fullmatch(program):
-        return Launch("verl's SFT trainer", program, starter, options, arguments)
-    if _TRL.fullmatch(program):
-        return Launch("trl", program, starter, options, arguments)
-    other = _OTHERS.get(program.partition(".")[0])
-    other = other or next((name for pattern, name in _OTHER_SCRIPTS if pattern.fullmatch(program)), None)
-    if any(_key(argument.text) in _OF_SLIME for argument in arguments):
-        other = "slime"
-    return Launch(other or "script", program, starter, options, arguments)
+    from vramcast.readers.frameworks import frameworks
+
+    named = (each.name for each in frameworks() if each.programs and each.programs.fullmatch(program))
+    kind = next(named, "") or foreign_program(program, [_key(argument.text) for argument in arguments])
+    return Launch(kind or "script", program, starter, options, arguments)

@@ -1,14 +1,14 @@
-"""One TRL file while it is read: its keys with their lines, and what has been made of them so far."""
+"""One configuration while it is read: its keys with their lines, and what has been made of them so far."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from vramcast.errors import Mistakes
 from vramcast.readers.document import Document
-from vramcast.readers.frameworks.trl.keys import flag
+from vramcast.readers.keys import Key, flag
 from vramcast.types.job import Fact, Idle, Missing, Origin, Understanding, Unread, check_value
 
 _LEFT_OUT = "null: as if it were left out"
@@ -20,7 +20,13 @@ class ConfigReader:
     Every key must end as one of these, or as one without effect: what no rule has spoken of is unread.
     """
 
-    def __init__(self, document: Document, name: str) -> None:
+    trainer = ""
+    """which loop of the framework reads the keys, where it has several"""
+    old = False
+    """the framework is priced in an older version, because of the keys"""
+
+    def __init__(self, document: Document, name: str, folder: str = "") -> None:
+        self.folder = folder
         self.content = dict(document.content)
         self.said = document.content
         self.lines = document.lines
@@ -33,6 +39,8 @@ class ConfigReader:
         self.idle: list[Idle] = []
         self.no_effect: list[Unread] = []
         self.mistakes = Mistakes()
+        self.beside: list[Understanding] = []
+        """what other files say that this one names, strongest first"""
         self.settled: set[str] = set()
         """keys as they are written, of which something has been made"""
 
@@ -64,6 +72,35 @@ class ConfigReader:
         """Read what is written under one name as if it stood under another."""
         self.content[key] = value
         self.written[key] = written
+
+    def rename(self, old: str, key: str) -> None:
+        """Read an old name as today's, unless that stands there as well."""
+        if old in self.said and key in self.content:
+            self.rest(old, f"{self.label(key)} counts")
+        elif old in self.said:
+            self.take_as(old, key, self.content[old])
+
+    def key(self, key: Key, value: Any) -> None:
+        """A key that sets one path; a value that says nothing is the default."""
+        with self.reading(key.native):
+            if key.when and not self.flag(key.when):
+                self.rest(key.native, f"only with {key.when}")
+            elif (read := key.codec.read(value)) is None:
+                self.rest(key.native, "the default")
+            else:
+                self.fact(key.path, read, key.native)
+
+    def keys(self, keys: Iterable[Key]) -> None:
+        """Those of the keys that say something."""
+        for key in keys:
+            if (value := self.get(key.native)) is not None:
+                self.key(key, value)
+
+    def rest_of(self, why: str, *keys: str) -> None:
+        """Those of the keys that say something, and of which nothing has been made, change no memory."""
+        for key in keys:
+            if self.get(key) is not None and self.label(key) not in self.settled:
+                self.rest(key, why)
 
     def label(self, key: str) -> str:
         """The key as it is written in the file."""
@@ -156,9 +193,10 @@ class ConfigReader:
             Refused: with every mistake that was found.
         """
         self.mistakes.done()
-        return Understanding(
+        own = Understanding(
             self.facts, self.unread, self.warnings, self.missing, idle=self.idle, no_effect=self.no_effect
         )
+        return sum(self.beside, own)
 
 
 def _json(text: str) -> Any:

@@ -1,62 +1,61 @@
-"""Configurations of frameworks that are not read, told by keys that only they have."""
+"""Frameworks that are not read yet, told by keys and programs that only they have (`foreign.json`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any
 
-_SIGNS = {
-    "finetuning_type": "LLaMA-Factory",
-    "cutoff_len": "LLaMA-Factory",
-    "stage": "LLaMA-Factory",
-    "lora_target": "LLaMA-Factory",
-    "infer_backend": "LLaMA-Factory",
-    "export_dir": "LLaMA-Factory",
-    "dist_config": "LLaMA-Factory",
-    "sample_backend": "LLaMA-Factory",
-    "base_model": "axolotl",
-    "sequence_len": "axolotl",
-    "sample_packing": "axolotl",
-    "flash_attention": "axolotl",
-    "fsdp_version": "axolotl",
-    "actor_train": "ROLL",
-    "actor_infer": "ROLL",
-    "sft_train": "ROLL",
-    "reward_pretrain": "ROLL",
-    "rpc_timeout": "ROLL",
-    "loss_fn": "NeMo-RL",
-    "data_plane": "NeMo-RL",
-    "on_policy_distillation": "NeMo-RL",
-    "value_loss_fn": "NeMo-RL",
-    "checkpointer": "torchtune",
-    "metric_logger": "torchtune",
-    "train_type": "ms-swift",
-    "tuner_type": "ms-swift",
-    "rlhf_type": "ms-swift",
-    "infer_engine": "ms-swift",
-    "actor_num_gpus_per_node": "slime",
-    "rollout_num_gpus_per_engine": "slime",
-}
-_SETS = (
-    (frozenset({"policy", "cluster"}), "NeMo-RL"),
-    (frozenset({"defaults", "policy"}), "NeMo-RL"),
-    (frozenset({"defaults", "cluster"}), "NeMo-RL"),
-    (frozenset({"generation", "eval", "data"}), "NeMo-RL"),
-    (frozenset({"pretrain", "exp_name"}), "ROLL"),
-    (frozenset({"model", "template", "model_class"}), "LLaMA-Factory"),
-    (frozenset({"model_name_or_path", "template"}), "LLaMA-Factory"),
-    (frozenset({"train_batch_size", "micro_train_batch_size"}), "OpenRLHF"),
-    (frozenset({"actor", "rollout", "ds"}), "OpenRLHF"),
-)
-_COMPONENT = "_component_"
+import msgspec
+from msgspec import Struct
+
+
+class Foreign(Struct):
+    """What tells a framework; words of a text stand between blanks."""
+
+    keys: str = ""
+    together: list[str] = []
+    """keys that tell it where all of a text are there"""
+    inside: str = ""
+    """a key of any block"""
+    commands: str = ""
+    """programs, and packages whose modules are started"""
+    scripts: list[str] = []
+    """patterns of modules and files"""
+    arguments: str = ""
+    """options that only its programs have"""
+    shown: bool = False
+    """the program is named as well, as the row is one of several of a framework that is read"""
+
+
+@cache
+def foreign() -> dict[str, Foreign]:
+    """The frameworks by name."""
+    with open(os.path.join(os.path.dirname(__file__), "foreign.json"), "rb") as file:
+        return msgspec.json.decode(file.read(), type=dict[str, Foreign])
 
 
 def foreign_format(content: Mapping[str, Any]) -> str:
     """The framework that the keys belong to; empty if no key tells."""
-    told = next((_SIGNS[key] for key in content if key in _SIGNS), "")
-    told = told or next((name for keys, name in _SETS if keys <= set(content)), "")
-    return told or ("torchtune" if any(_is_component(value) for value in content.values()) else "")
+    rows = foreign().items()
+    blocks = [set[str](value) for value in content.values() if isinstance(value, dict)]  # pyright: ignore[reportUnknownArgumentType]
+    told = next((name for key in content for name, row in rows if key in row.keys.split()), "")
+    told = told or next((name for name, row in rows for keys in row.together if set(keys.split()) <= set(content)), "")
+    return told or next((name for name, row in rows if row.inside and any(row.inside in each for each in blocks)), "")
 
 
-def _is_component(value: Any) -> bool:
-    return isinstance(value, dict) and _COMPONENT in value
+@cache
+def foreign_commands() -> dict[str, str]:
+    """Program → the framework that it is of."""
+    return {command: name for name, row in foreign().items() for command in row.commands.split()}
+
+
+def foreign_program(program: str, options: Collection[str]) -> str:
+    """What a module or file that is started is of; empty if nothing tells."""
+    rows = foreign().items()
+    told = next((name for name, row in rows if any(option in row.arguments.split() for option in options)), "")
+    told = told or foreign_commands().get(program.partition(".")[0], "")
+    told = told or next((name for name, row in rows if any(re.fullmatch(each, program) for each in row.scripts)), "")
+    return f"{program} ({told})" if told and foreign()[told].shown else told

@@ -9,7 +9,7 @@ from typing import Any
 from vramcast.readers.document import Document
 from vramcast.readers.files import named_file
 from vramcast.readers.flags import Flags, beside
-from vramcast.readers.frameworks.accelerate import read_accelerate
+from vramcast.readers.frameworks.accelerate import known, read_accelerate
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 _OWN = re.compile(
@@ -26,34 +26,6 @@ _BLOCKS = {
     "parallelism_config": re.compile(r"parallelism_config_.*"),
 }
 _SWITCHES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI_GPU"}
-_PRESETS: dict[str, dict[str, Any]] = {
-    "single_gpu": {"distributed_type": "NO"},
-    "multi_gpu": {"distributed_type": "MULTI_GPU"},
-    "fsdp1": {
-        "distributed_type": "FSDP",
-        "fsdp_config": {
-            "fsdp_version": 1,
-            "fsdp_reshard_after_forward": "FULL_SHARD",
-            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_backward_prefetch": "BACKWARD_PRE",
-            "fsdp_forward_prefetch": True,
-        },
-    },
-    "fsdp2": {
-        "distributed_type": "FSDP",
-        "fsdp_config": {
-            "fsdp_version": 2,
-            "fsdp_reshard_after_forward": True,
-            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        },
-    },
-    **{
-        f"zero{stage}": {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": stage}}
-        for stage in (1, 2, 3)
-    },
-}
-"""trl/accelerate_configs of trl 1.16.0, by name, without the keys that have no effect."""
-_OF_ALL_PRESETS = {"mixed_precision": "bf16", "num_processes": 8}
 _EACH = ("nproc_per_node", "num_gpus")
 _NODES = ("nnodes", "num_nodes")
 
@@ -83,11 +55,9 @@ def read_starter(flags: Flags, starter: str, script: str, folder: str) -> Unders
         return Understanding([])
     key = "accelerate_config" if "accelerate_config" in flags.values else "config_file"
     chosen = flags.values.pop(key, None)
-    if isinstance(chosen, str) and chosen in _PRESETS:
-        document, name = (
-            Document({**_OF_ALL_PRESETS, **_PRESETS[chosen]}, {}),
-            f"trl's accelerate_configs/{chosen}.yaml",
-        )
+    presets = known().more["presets"]
+    if isinstance(chosen, str) and chosen in presets:
+        document, name = Document(presets[chosen], {}), f"trl's accelerate_configs/{chosen}.yaml"
     elif chosen is not None:
         where = f"{script}:{flags.lines[key]}" if key in flags.lines else script
         document, name = named_file(str(chosen), f"{where}  {key}", folder)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from vramcast.errors import Mistakes
 from vramcast.readers.document import Document
-from vramcast.readers.user_words import is_word, read_words
 from vramcast.types.job import Fact, Job, Origin, Understanding, check_value, flatten
 from vramcast.types.paths import Value, is_path
 
@@ -24,6 +23,8 @@ def read_native(document: Document, name: str) -> Understanding:
     Raises:
         Refused: with every unknown path and wrong value.
     """
+    from vramcast.readers.user_words import is_word, read_words
+
     mistakes = Mistakes()
     facts: list[Fact] = []
     words: dict[str, object] = {}

@@ -10,6 +10,7 @@ from vramcast.errors import refuse
 from vramcast.readers.bash.tree import LIMIT_BYTES
 from vramcast.readers.bash.words import Gap, Word
 from vramcast.readers.command import LOOKED_FOR, Launch, recognise
+from vramcast.readers.environment import variable_fact
 from vramcast.types.job import Fact, Origin, Understanding
 
 _BASH = (".sh", ".bash", ".sbatch", ".slurm")
@@ -26,7 +27,6 @@ _CHORES = frozenset(
     ". : [".split()
 )
 _MOST_STARTS = 8
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def is_script(name: str, text: str) -> bool:
@@ -81,7 +81,9 @@ def read_script(name: str, text: str, folder: str) -> Understanding:
 def _rank(launch: Launch) -> int:
     """Training comes before the steps that prepare it: a trainer that is read, one that is known by name, then scripts,
     those with a trainer's arguments first."""
-    if launch.kind in ("verl", "trl"):
+    from vramcast.readers.frameworks import FRAMEWORKS
+
+    if launch.kind in FRAMEWORKS:
         return 0
     if launch.kind != "script":
         return 2
@@ -99,28 +101,26 @@ def _start(words: Sequence[Word]) -> str:
 
 
 def _read(launch: Launch, name: str, environment: Mapping[str, Word], folder: str) -> Understanding:
-    if launch.kind == "verl":
-        from vramcast.readers.frameworks.verl.reader import read_verl
+    from vramcast.readers.frameworks import FRAMEWORKS, SCRIPTS, framework
 
-        return read_verl(launch.arguments, name, environment)
-    if launch.kind in ("trl", "script"):
-        from vramcast.readers.frameworks.trl.command import read_trl_command
+    known = SCRIPTS if launch.kind == "script" else launch.kind
+    if known in FRAMEWORKS:
+        row = framework(known)
+        if row.command:
+            return row.command(launch, name, environment, folder)
+        from vramcast.readers.flag_command import read_flag_command
 
-        return read_trl_command(launch, name, folder)
+        return read_flag_command(row, launch, name, folder)
     raise refuse(f"{name}:{launch.line} starts {launch.kind}, which is not read yet", read=LOOKED_FOR)
 
 
 def _environment(variables: Mapping[str, Word], name: str) -> list[Fact]:
-    """Variables that change memory; a list of visible GPUs counts where nothing else says how many."""
-    facts: list[Fact] = []
-    for variable, word in variables.items():
-        origin = Origin(f"{name}:{word.line}", variable)
-        if variable in _ALLOCATOR and not word.gaps:
-            facts.append(Fact("allocator", word.text, origin))
-        cards = [card for card in word.text.split(",") if card.strip() not in ("", "-1")]
-        if variable == "CUDA_VISIBLE_DEVICES" and cards and not word.gaps:
-            facts.append(Fact("gpus", len(cards), origin))
-    return facts
+    """What the variables say that the script exports."""
+    return [
+        Fact(*found, Origin(f"{name}:{word.line}", variable))
+        for variable, word in variables.items()
+        if not word.gaps and (found := variable_fact(variable, word.text))
+    ]
 
 
 def _python(name: str, text: str, folder: str) -> Understanding:

@@ -1,14 +1,16 @@
 """The keys that people know (TRL's, verl's, vLLM's, PEFT's) where a path is expected: in `--set` and in job files.
 
-TRL's and verl's keys go through the readers of these frameworks, so that one key means the same everywhere.
+The keys of a framework go through its reader, so that one key means the same everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vramcast.errors import Mistakes, Refused
+from vramcast.readers.framework import Framework, has_key
+from vramcast.readers.framework import read_words as read_framework_words
 from vramcast.types.job import Fact, Idle, Origin, Understanding, check_value
 
 _PATHS = {
@@ -32,31 +34,14 @@ _WHERE = "--set"
 
 def is_word(key: str) -> bool:
     """Whether a key that is no path is one that people know from a framework."""
-    return key in _PATHS or _is_trl(key) or _is_verl(key)
+    return key in _PATHS or _framework(key) is not None
 
 
-def _is_trl(key: str) -> bool:
-    from vramcast.readers.frameworks.trl.keys import known_key
+def _framework(key: str) -> Framework | None:
+    """The framework that has the key."""
+    from vramcast.readers.frameworks import frameworks
 
-    return known_key(key)
-
-
-def _is_verl(key: str) -> bool:
-    if "." not in key:
-        return False
-    from vramcast.readers.frameworks.verl.defaults import has_key
-    from vramcast.readers.frameworks.verl.keys import KEYS, RULED
-
-    return key in KEYS or key in RULED or has_key(key)
-
-
-def _depends(key: str) -> bool:
-    """Whether what a key says hangs on others, which are not read beside it here."""
-    if key in ("beta", "generation_batch_size", "steps_per_generation"):
-        return True
-    from vramcast.readers.frameworks.verl.keys import RULED
-
-    return key in RULED and not key.endswith("_micro_batch_size_per_gpu")
+    return next((framework for framework in frameworks() if has_key(framework, key)), None)
 
 
 def read_words(words: Mapping[str, Any], origins: Mapping[str, Origin]) -> Understanding:
@@ -72,28 +57,26 @@ def read_words(words: Mapping[str, Any], origins: Mapping[str, Origin]) -> Under
         with mistakes.collect():
             value = f"zero{raw}" if key == "zero_stage" and str(raw) in ("1", "2", "3") else raw
             result.facts.append(Fact(_PATHS[key], check_value(_PATHS[key], value, origins[key]), origins[key]))
-    rest = {key: raw for key, raw in words.items() if key not in own}
-    for key in [key for key in rest if _depends(key)]:
-        del rest[key]
-        mistakes.add(
-            f"{key} counts together with other keys of a configuration",
-            **{"from": str(origins[key]), "help": "change it in the configuration, or --set the path that it feeds"},
-        )
-    verl = {key: raw for key, raw in rest.items() if _is_verl(key)}
-    for read, chosen in ((_trl, {key: raw for key, raw in rest.items() if key not in verl}), (_verl, verl)):
-        if chosen:
-            with mistakes.collect():
-                result = result + _told(read, chosen, origins)
+    theirs: dict[str, tuple[Framework, dict[str, Any]]] = {}
+    for key, raw in words.items():
+        framework = _framework(key) if key not in own else None
+        if framework and framework.depends(key):
+            fact = f"{key} counts together with other keys of a configuration"
+            advice = "change it in the configuration, or --set the path that it feeds"
+            mistakes.add(fact, **{"from": str(origins[key]), "help": advice})
+        elif framework:
+            theirs.setdefault(framework.name, (framework, {}))[1][key] = raw
+    for framework, chosen in theirs.values():
+        with mistakes.collect():
+            result = result + _told(framework, chosen, origins)
     mistakes.done()
     return result
 
 
-def _told(
-    read: Callable[[Mapping[str, Any]], Understanding], words: Mapping[str, Any], origins: Mapping[str, Origin]
-) -> Understanding:
+def _told(framework: Framework, words: Mapping[str, Any], origins: Mapping[str, Origin]) -> Understanding:
     """What the keys themselves say, not what a reader assumes beside them, from where they stand."""
     try:
-        found = read(words)
+        found = read_framework_words(framework, words, _WHERE)
     except Refused as refused:
         for mistake in refused.mistakes:
             if mistake.said.get("from") == _WHERE and len(words) == 1:
@@ -117,29 +100,3 @@ def _is_told(fact: Fact) -> bool:
 def _origin(fact: Fact, origins: Mapping[str, Origin]) -> Origin:
     return origins.get(fact.origin.key) or Origin(_WHERE, fact.origin.key)
 
-
-def _trl(words: Mapping[str, Any]) -> Understanding:
-    from vramcast.readers.document import Document
-    from vramcast.readers.frameworks.trl.reader import read_trl
-
-    found = read_trl(Document(dict(_typed(words)), {}), _WHERE)
-    packed = next((fact for fact in found.facts if fact.path == "quant.kind" and _is_told(fact)), None)
-    if packed is not None and not any(fact.path == "tuning" for fact in found.facts):
-        found.facts.append(Fact("tuning", "qlora", packed.origin))  # a packed base trains under adapters only
-        found.warnings = [text for text in found.warnings if "without use_peft" not in text]
-    return found
-
-
-def _verl(words: Mapping[str, Any]) -> Understanding:
-    from vramcast.readers.bash.words import Word
-    from vramcast.readers.frameworks.verl.reader import read_verl
-
-    return read_verl([Word(f"{key}={raw}", 0) for key, raw in words.items()], _WHERE)
-
-
-def _typed(words: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Values of the command line as a YAML file would have them."""
-    from vramcast.readers.hydra import parse_value
-
-    for key, raw in words.items():
-        yield key, parse_value(raw) if isinstance(raw, str) else raw

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from math import prod
 from typing import Any, cast
 
 from msgspec import Struct
 
 from vramcast.catalog.userfile import read_bytes, read_json
 from vramcast.errors import refuse
-from vramcast.models.adapters import Adapter, AdapterCount, count, lora_adapter, read_adapter
+from vramcast.models.adapters import Adapter, AdapterCount, by_peft, count, lora_adapter, read_adapter, readable
 from vramcast.report.arch_subject import Subject
 from vramcast.types.settings import ADAPTED, Settings
 
@@ -39,7 +38,7 @@ def adapter(subject: Subject, file: str | None) -> AdapterShare | None:
     found = _from_file(file) if file else _from_paths(subject)
     if found is None:
         return None
-    counted = count(subject.layout, found, subject.dtype)
+    counted = _counted(subject, found)
     trainable, total = int(counted.trainable), int(counted.total)
     return AdapterShare(
         method=found.method,
@@ -47,19 +46,17 @@ def adapter(subject: Subject, file: str | None) -> AdapterShare | None:
         trainable=trainable,
         total=total,
         percent=round(100 * trainable / total, 4),
-        modules=_by_module(counted),
+        modules={name: int(size) for name, size in counted.modules.items()},
     )
 
 
-def _by_module(counted: AdapterCount) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for part in counted.parts():
-        name = part.name.rpartition(".")[2]
-        found[name] = found.get(name, 0) + int(part.trainable)
-    for name, shape in counted.thawed:
-        owner = name.rpartition(".")[0].rpartition(".")[2]
-        found[owner] = found.get(owner, 0) + prod(map(int, shape))
-    return found
+def _counted(subject: Subject, found: Adapter) -> AdapterCount:
+    if not by_peft(found):
+        return count(subject.layout, found)
+    from vramcast.trace.adapters import count_adapter  # a process of its own, where torch is
+
+    readable(subject.layout, found)
+    return count_adapter(subject.row.config, found, subject.dtype)
 
 
 def _from_file(path: str) -> Adapter:

@@ -14,8 +14,9 @@ from typing import Self
 import msgspec
 
 from vramcast.errors import Mistake, Refused, refuse
+from vramcast.models.adapters.adapter import AdapterCount
 from vramcast.models.counted import ClassCount
-from vramcast.trace.question import Asked, ClassQuestion
+from vramcast.trace.question import AdapterQuestion, Asked, ClassQuestion
 from vramcast.trace.recording import Recording
 from vramcast.trace.wire import Answer, Failed, Progress, Recorded, Wrong, receive
 
@@ -76,6 +77,16 @@ class Child:
         assert isinstance(answer, ClassCount)
         return answer
 
+    def adapt(self, question: AdapterQuestion) -> AdapterCount:
+        """Count what an adapter trains in a class.
+
+        Raises:
+            Refused: Transformers has no such class, or PEFT refuses the adapter.
+        """
+        answer = self._answer(question, lambda progress: None)
+        assert isinstance(answer, AdapterCount)
+        return answer
+
     def _answer(self, question: Asked, tell: Tell) -> Answer:
         process = self._started()
         assert process.stdin is not None
@@ -89,7 +100,7 @@ class Child:
             match receive(process.stdout):
                 case Progress() as progress:
                     tell(progress)
-                case Recorded() | ClassCount() as answer:
+                case Recorded() | ClassCount() | AdapterCount() as answer:
                     return answer
                 case Wrong(mistakes):
                     raise Refused([Mistake(fact, **context) for fact, context in mistakes])

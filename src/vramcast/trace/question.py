@@ -140,9 +140,21 @@ class ClassQuestion(Struct, frozen=True, kw_only=True, tag="class"):
     config: dict[str, Any]
 
 
+class AdapterQuestion(Struct, frozen=True, kw_only=True, tag="adapter"):
+    """A method of PEFT on a class of Transformers, whose parameters are to be counted."""
+
+    config: dict[str, Any]
+    """of the model"""
+    adapter: dict[str, Any]
+    """adapter_config.json, `peft_type` in PEFT's spelling"""
+    dtype: str
+    """of the weights: with AdaLoRA what PEFT upcasts trains as well"""
+    source: str = ""
+
+
 SEEN = ("gemma3", "llava", "qwen2_5_vl", "qwen2_vl")
 """model types whose batches may have images"""
-Asked: TypeAlias = Question | OwnStep | ClassQuestion
+Asked: TypeAlias = Question | OwnStep | ClassQuestion | AdapterQuestion
 TRACED: dict[str, tuple[Any, ...]] = {
     "algorithm": ("sft", "pretrain", "dpo", "grpo"),
     "gpus": (1,),

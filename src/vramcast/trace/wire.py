@@ -7,6 +7,7 @@ from typing import IO, BinaryIO, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from vramcast.models.adapters.adapter import AdapterCount
 from vramcast.models.counted import ClassCount
 from vramcast.trace.recording import Recording
 
@@ -40,7 +41,7 @@ class Failed(Struct, frozen=True, tag=True):
     context: dict[str, str]
 
 
-Answer: TypeAlias = Recorded | ClassCount
+Answer: TypeAlias = Recorded | ClassCount | AdapterCount
 Frame: TypeAlias = Progress | Answer | Wrong | Failed
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Frame)
 

@@ -1,9 +1,9 @@
-"""PEFT adapters on any layout: what they add, what trains, and each of their tensors with its shape and dtype."""
+"""PEFT adapters on any layout: what trains, by module. LoRA is counted here, all other methods by PEFT itself."""
 
 from __future__ import annotations
 
-from vramcast.models.adapters.adapter import Adapter, AdapterCount, Part, Tensor, dtype_of
-from vramcast.models.adapters.count import count
-from vramcast.models.adapters.read import lora_adapter, read_adapter
+from vramcast.models.adapters.adapter import Adapter, AdapterCount
+from vramcast.models.adapters.count import count, readable
+from vramcast.models.adapters.read import as_said, by_peft, lora_adapter, read_adapter
 
-__all__ = ["Adapter", "AdapterCount", "Part", "Tensor", "count", "dtype_of", "lora_adapter", "read_adapter"]
+__all__ = ["Adapter", "AdapterCount", "as_said", "by_peft", "count", "lora_adapter", "read_adapter", "readable"]

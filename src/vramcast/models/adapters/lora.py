@@ -1,130 +1,67 @@
-"""LoRA and its variants on a module, on a parameter, and on a tied pair of embedding and head.
+"""LoRA on a module, on a parameter, and on a tied pair of embedding and head.
 
-Sources: peft 0.21 tuners/lora/layer.py (update_layer of each layer class, ParamWrapper), variants.py, dora.py,
-monteclora.py, velora.py.
+Sources: peft 0.21 tuners/lora/layer.py (update_layer of each layer class, ParamWrapper), dora.py.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
 
-from vramcast.models.adapters.adapter import NAME, Adapter, Tensor, entry, held, layer, under
-from vramcast.models.adapters.lowrank import rank
+from vramcast.models.adapters.adapter import Adapter, Tensor
+from vramcast.models.adapters.match import pattern_value
 from vramcast.models.adapters.modules import TRANSPOSED, Module
 from vramcast.models.adapters.notes import Unfit
-from vramcast.num import Size, shard, whole
+from vramcast.num import Size, whole
 
-VARIANTS = ("use_dora", "use_bdlora", "alora_invocation_tokens", "velora_config", "monteclora_config", "kasa_config")
-_OF_EMBEDDING = frozenset(["use_dora", "mica"])
-_OF_CONVOLUTION = frozenset(["use_dora"])
+MAMBA = frozenset("falcon_h1 mamba mamba2 falcon_mamba nemotron_h".split())
+"""model types whose out_proj and conv1d PEFT refuses to adapt (_check_lora_target_modules_mamba)"""
+_ADAPTED = {
+    "linear": "linear layers", "conv1d": "Conv1D layers", "embedding": "embeddings", "convolution": "convolutions",
+}  # fmt: skip
+_OTHER = {
+    "attention": "nn.MultiheadAttention", "norm": "norms", "other": "modules of their own class",
+    "container": "modules that hold others",
+}  # fmt: skip
 
 
-def variants(a: Adapter) -> list[str]:
-    """The variants of LoRA that are asked for; MiCA is an initialisation."""
-    found = [name for name in VARIANTS if a[name] not in (None, False)]
-    return [*found, *(["mica"] if a["init_lora_weights"] == "mica" else [])]
+def rank(m: Module, a: Adapter) -> int:
+    """The rank of a module's adapter: `r`, or what rank_pattern says.
+
+    Raises:
+        Unfit: a rank below 1, or above the width that goes in.
+    """
+    value = pattern_value(a.table("rank_pattern"), m.name, a["r"])
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise Unfit(f"the rank {a.path('r')} = {value!r} must be a whole number above 0")
+    width = m.outputs if m.kind == "embedding" else m.inputs * prod(m.shape[2:])
+    if value > width:
+        raise Unfit(f"the rank {value} is above the width {int(width)}", "an adapter is narrower than its layer")
+    return value
 
 
 def lora(m: Module, a: Adapter) -> list[Tensor]:
-    """A: r × inputs, B: outputs × r, and what the variant adds."""
-    r, asked = rank(m, a), variants(a)
+    """A: r × inputs, B: outputs × r, and the magnitudes of DoRA.
+
+    Of a convolution A has the same kernel without groups, and B kernel 1 with the groups of the base layer.
+
+    Raises:
+        Unfit: the module cannot be adapted.
+    """
+    if m.model_type in MAMBA and m.last in ("out_proj", "conv1d"):
+        raise Unfit(f"PEFT refuses LORA on {m.last} of {m.model_type}")
+    if m.kind in _OTHER:
+        known = ", ".join(_ADAPTED[kind] for kind in sorted(_ADAPTED))
+        raise Unfit(f"LORA adapts {known}, not {_OTHER[m.kind]}")
+    r, convolution = rank(m, a), m.kind == "convolution"
     if a["init_lora_weights"] == "orthogonal" and r % 2:
         raise Unfit(f"init_lora_weights = orthogonal needs an even rank, not {r}")
-    if m.kind == "embedding":
-        return _embedding(m, a, r, asked)
-    if m.kind == "convolution":
-        return _convolution(m, a, r, asked)
-    found = [
-        layer(m.name, "lora_A", r, m.inputs),
-        layer(m.name, "lora_B", m.outputs, r, trains="mica" not in asked),
-    ]
-    if a.flag("lora_bias"):
-        found.append(_bias(m))
-    return _varied(m, a, r, found, asked[0]) if asked else found
-
-
-def _bias(m: Module) -> Tensor:
-    return Tensor(under(m.name, "lora_B", NAME, "bias"), (m.outputs,), m.name)
-
-
-def _embedding(m: Module, a: Adapter, r: int, asked: list[str]) -> list[Tensor]:
-    if a.flag("lora_bias"):
+    if m.kind == "embedding" and a.flag("lora_bias"):
         raise Unfit("lora_bias does not work on an embedding")
-    _only(asked, _OF_EMBEDDING, "an embedding")
-    found = [
-        entry(m.name, "lora_embedding_A", r, m.inputs),
-        entry(m.name, "lora_embedding_B", m.outputs, r, trains="mica" not in asked),
-    ]
-    return [*found, layer(m.name, "lora_magnitude_vector", m.outputs)] if "use_dora" in asked else found
-
-
-def _convolution(m: Module, a: Adapter, r: int, asked: list[str]) -> list[Tensor]:
-    """A is a convolution of the same kernel without groups, B one of kernel 1 with the groups of the base layer."""
-    _only(asked, _OF_CONVOLUTION, "a convolution")
-    if r % m.groups:
+    if convolution and r % m.groups:
         raise Unfit(f"the rank {r} is not divisible by the {int(m.groups)} groups of the convolution")
-    ones = (1,) * (len(m.shape) - 2)
-    found = [
-        layer(m.name, "lora_A", r, m.inputs, *m.shape[2:]),
-        layer(m.name, "lora_B", m.outputs, whole(r, m.groups), *ones),
-    ]
-    if a.flag("lora_bias"):
-        found.append(_bias(m))
-    return [*found, layer(m.name, "lora_magnitude_vector", 1, m.outputs, *ones)] if "use_dora" in asked else found
-
-
-def _only(asked: list[str], known: frozenset[str], what: str) -> None:
-    for name in asked:
-        if name not in known:
-            raise Unfit(f"{name} does not work on {what}")
-
-
-def _varied(m: Module, a: Adapter, r: int, found: list[Tensor], variant: str) -> list[Tensor]:
-    if variant == "use_dora":
-        return [*found, layer(m.name, "lora_magnitude_vector", m.outputs)]
-    if variant == "kasa_config":
-        if m.kind == "conv1d":
-            raise Unfit("KaSA does not work on Conv1D")
-        return [*found, entry(m.name, "lora_diag", r)]
-    if variant == "velora_config":
-        groups = int(a.table("velora_config").get("num_groups", 64))
-        return [*found, held(m.name, "lora_velora_embed", shard(m.inputs, groups))]
-    if variant == "monteclora_config":
-        return [*found, *_sampler(m, r, int(a.table("monteclora_config").get("num_samples", 8)))]
-    return _blocks(m, r, found, a.table("use_bdlora")) if variant == "use_bdlora" else found
-
-
-def _sampler(m: Module, r: int, samples: int) -> list[Tensor]:
-    def own(leaf: str, *shape: Size, buffer: bool = False) -> Tensor:
-        name = under(m.name, "lora_monteclora_sampler", NAME, leaf)
-        return Tensor(name, shape, m.name, not buffer, "adapter" if not buffer else "base", buffer)
-
-    return [
-        own("std_prior", r),
-        own("expert_weights_prior", samples),
-        own("gaussian_var_prior", r, r, buffer=True),
-        own("expert_weights", samples, buffer=True),
-    ]
-
-
-def _blocks(m: Module, r: int, found: list[Tensor], config: dict[str, Any]) -> list[Tensor]:
-    """Block-diagonal A or B: a block sees its share of what comes in. Which one: a part of the module's name says."""
-    blocks = int(config.get("nblocks", 1))
-    inside = {
-        side: any(str(part) in m.name for part in config.get(f"target_modules_bd_{side}") or ()) for side in ("a", "b")
-    }
-    if inside["a"] and inside["b"]:
-        raise Unfit("use_bdlora: the module is in target_modules_bd_a and in target_modules_bd_b")
-    if not inside["a"] and not inside["b"]:
-        if config.get("match_strict", True):
-            raise Unfit("use_bdlora: the module is neither in target_modules_bd_a nor in target_modules_bd_b")
-        return found
-    rows, columns = (r, m.inputs) if inside["a"] else (m.outputs, r)
-    if rows % blocks or columns % blocks:
-        raise Unfit(f"use_bdlora: nblocks = {blocks} does not divide {int(columns)} and {int(rows)}")
-    side = "lora_A" if inside["a"] else "lora_B"
-    block = layer(m.name, side, rows, whole(columns, blocks))
-    return [block, found[1]] if inside["a"] else [found[0], block]
+    shapes = [(r, m.inputs, *m.shape[2:]), (m.outputs, whole(r, m.groups) if convolution else r)]
+    shapes += [(m.outputs,)] * (a.flag("lora_bias") + a.flag("use_dora"))
+    return [Tensor(m.name, shape) for shape in shapes]
 
 
 def tied(m: Module, a: Adapter) -> list[Tensor]:
@@ -133,20 +70,18 @@ def tied(m: Module, a: Adapter) -> list[Tensor]:
     Each view is a parameter of its own and is counted again (lora/layer.py update_layer, tied_adapter).
     """
     r = rank(m, a)
-    return [layer(m.name, "lora_A", r, m.shape[1]), layer(m.name, "lora_B", m.shape[0], r)]
+    return [Tensor(m.name, (r, m.shape[1])), Tensor(m.name, (m.shape[0], r))]
 
 
-def on_parameter(owner: Module, leaf: str, shape: tuple[Size, ...], depth: int, a: Adapter, r: int) -> list[Tensor]:
+def on_parameter(owner: Module, leaf: str, shape: tuple[Size, ...], a: Adapter) -> list[Tensor]:
     """LoRA on a bare parameter (ParamWrapper): packed experts have a pair of rank r each, side by side.
 
     Args:
         owner: the module that holds the parameter.
         leaf: the parameter's name in it.
         shape: experts × outputs × inputs, inputs first where the module says is_transposed; or a matrix.
-        depth: how many wrappers of other parameters of the module stand around this one.
     """
-    refused = ("lora_dropout", "fan_in_fan_out", "lora_bias", "use_dora", "velora_config", "kasa_config")
-    for name in refused:
+    for name in ("lora_dropout", "fan_in_fan_out", "lora_bias", "use_dora"):
         if a[name]:
             raise Unfit(f"{name} does not work on a parameter (target_parameters): {leaf}")
     if len(shape) not in (2, 3):
@@ -154,8 +89,7 @@ def on_parameter(owner: Module, leaf: str, shape: tuple[Size, ...], depth: int, 
     experts, outputs, inputs = shape if len(shape) == 3 else (1, *shape)
     if len(shape) == 3 and owner.model_type in TRANSPOSED:
         outputs, inputs = inputs, outputs
+    r = pattern_value(a.table("rank_pattern"), f"{owner.name}.{leaf}", a.whole("r"))
     if r > inputs:
         raise Unfit(f"the rank {r} is above the width {int(inputs)} of {leaf}", "an adapter is narrower than its layer")
-    around = ["base_layer"] * depth
-    sides = (("lora_A", (r * experts, inputs)), ("lora_B", (outputs, r * experts)))
-    return [Tensor(under(owner.name, *around, side, NAME, "weight"), sizes, owner.name) for side, sizes in sides]
+    return [Tensor(owner.name, (r * experts, inputs)), Tensor(owner.name, (outputs, r * experts))]

@@ -18,7 +18,7 @@ from vramcast.models.adapters.notes import Notes
 ALL_LINEAR = "all-linear"
 SAVED = r"(^|.*\.){}($|\..*)"
 """around a name of modules_to_save"""
-_VALUE, _SUFFIX, _LAYER = r"(.*\.)?({})$", r".*\.{}$", r"(?:^|.*?\.){}\.(?P<idx>\d+)\."
+_VALUE, _LAYER = r"(.*\.)?({})$", r"(?:^|.*?\.){}\.(?P<idx>\d+)\."
 
 
 def ends_with(name: str, words: Iterable[str]) -> bool:
@@ -30,14 +30,6 @@ def pattern_value(values: Mapping[str, Any], name: str, otherwise: Any) -> Any:
     """The value of the first pattern that a module's name ends with, as a regular expression (get_pattern_key)."""
     for pattern, value in values.items():
         if patterns.match(_VALUE.format(pattern), name):
-            return value
-    return values.get(name, otherwise)
-
-
-def suffix_value(values: Mapping[str, Any], name: str, otherwise: Any) -> Any:
-    """The same with a dot before the pattern, as C3A and FourierFT look (their model.py, _create_and_replace)."""
-    for pattern, value in values.items():
-        if patterns.match(_SUFFIX.format(pattern), name):
             return value
     return values.get(name, otherwise)
 
@@ -89,10 +81,10 @@ def _homes(adapter: Adapter) -> list[str]:
 def valid(adapter: Adapter, notes: Notes) -> bool:
     """Whether every regular expression of the configuration can be read; notes those that cannot."""
     bad = len(notes.mistakes.found)
-    fields = ("target_modules", "exclude_modules", "feedforward_modules")
+    fields = ("target_modules", "exclude_modules")
     texts = [(name, adapter[name], "{}") for name in fields if isinstance(adapter[name], str)]
-    for name in ("rank_pattern", "alpha_pattern", "block_size_pattern", "n_frequency_pattern"):
-        texts += [(name, key, around) for key in adapter.table(name) for around in (_VALUE, _SUFFIX)]
+    for name in ("rank_pattern", "alpha_pattern"):
+        texts += [(name, key, _VALUE) for key in adapter.table(name)]
     texts += [("layers_pattern", one, _LAYER) for one in _homes(adapter)]
     texts += [("modules_to_save", one, SAVED) for one in adapter.names("modules_to_save")]
     for name, text, around in texts:

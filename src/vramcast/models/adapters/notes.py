@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
 from vramcast.errors import Mistakes, near
 
@@ -22,7 +23,7 @@ class Notes:
     def __init__(self, source: str) -> None:
         self.source = source
         self.mistakes = Mistakes()
-        self.unfit: dict[tuple[str, str], list[str]] = {}
+        self.unfit: dict[tuple[str, str], dict[str, None]] = {}
 
     def wrong(self, fact: str, **context: str) -> None:
         self.mistakes.add(fact, **{"from": self.source, **context})
@@ -33,8 +34,13 @@ class Notes:
         shown = ", ".join(known[:_SHOWN]) + (f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else "")
         self.wrong(fact, near=near(name, known), allowed=shown, **context)
 
-    def at(self, module: str, reason: Unfit) -> None:
-        self.unfit.setdefault((reason.fact, reason.help), []).append(module)
+    @contextmanager
+    def fits(self, module: str) -> Generator[None]:
+        """Note that a module cannot be adapted, and go on with the next."""
+        try:
+            yield
+        except Unfit as reason:
+            self.unfit.setdefault((reason.fact, reason.help), {})[module] = None
 
     def done(self) -> None:
         """Raise what was found.
@@ -44,7 +50,7 @@ class Notes:
         """
         for (fact, text), modules in self.unfit.items():
             more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
-            self.wrong(f"{fact}: {modules[0]}{more}", help=text)
+            self.wrong(f"{fact}: {next(iter(modules))}{more}", help=text)
         self.unfit = {}
         self.mistakes.done()
 

@@ -2,53 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 from vramcast.errors import Mistakes, near, refuse
 from vramcast.models.adapters.adapter import Adapter
-from vramcast.models.adapters.lora import variants
-from vramcast.models.adapters.methods import REFUSED, Facts, facts
-from vramcast.models.adapters.prompts import PROMPTS
-from vramcast.models.adapters.rotations import is_feedforward_subset
+from vramcast.models.adapters.methods import REFUSED, Facts, facts, fusions
 from vramcast.models.fields import most
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,), "float": (float,), "bool": (bool,), "str": (str,), "list": (list,), "dict": (dict,),
     "null": (type(None),),
 }  # fmt: skip
-_NO_STRING = frozenset("LORA ADALORA C3A DEFT DELORA FOURIERFT HIRA HRA MISS PSOFT WAVEFT".split())
-"""methods that refuse layers_to_transform beside an expression"""
 _INITS = (
-    "gaussian",
-    "eva",
-    "olora",
-    "pissa",
-    "pissa_niter_[number]",
-    "corda",
-    "loftq",
-    "orthogonal",
-    "mica",
-    "lora_ga",
-)
+    "gaussian", "eva", "olora", "pissa", "pissa_niter_[number]", "corda", "loftq", "orthogonal", "mica", "lora_ga",
+)  # fmt: skip
 _ENTRIES = {
     **dict.fromkeys("target_modules exclude_modules modules_to_save target_parameters layers_pattern "
                     "feedforward_modules".split(), "str"),
     **dict.fromkeys("layers_to_transform token_indices trainable_token_indices cpt_token_ids".split(), "int"),
 }  # fmt: skip
 """field -> what its list holds"""
-_ABOVE_ZERO = tuple(
-    """stride_A gralora_k n_splits n_skills n_tasks num_vectors vector_length topk theta_d_length u group_size
-    num_virtual_tokens adapter_len adapter_layers""".split()
-)
-_CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
-    "ROAD": {"variant": ("road_1", "road_2", "road_4")},
-    "GLORA": {"config_A_B": ("lora", "vector", "constant", "none"), "config_C": ("lora", "vector", "none"),
-              "config_D_E": ("vector", "constant", "none")},
-    "DEFT": {"decomposition_method": ("qr", "relu")},
-    "P_TUNING": {"encoder_reparameterization_type": ("MLP", "LSTM")},
-    "POLY": {"poly_type": ("poly",)},
-    "PSOFT": {"ab_svd_init": ("psoft_init", "pissa_init"), "psoft_svd": ("full", "lowrank")},
-}  # fmt: skip
+_OF_PEFT = (
+    "use_bdlora", "velora_config", "monteclora_config", "kasa_config", "trainable_token_indices",
+)  # fmt: skip
+"""fields of LoRA that change what trains in ways that no forecast uses"""
 
 
 def read_adapter(config: dict[str, Any], source: str) -> Adapter:
@@ -60,24 +38,44 @@ def read_adapter(config: dict[str, Any], source: str) -> Adapter:
         Refused: an unknown method (with near names), one that is not counted (with the reason), unknown fields, values
             of the wrong kind or that the method's configuration refuses. All at once; `source` says which file.
     """
-    name = str(config.get("peft_type") or "").upper()
-    known = facts()
+    name, known = str(config.get("peft_type") or "").upper(), fusions().methods
     if name in REFUSED:
         raise refuse(f"peft_type {name} is not counted: {REFUSED[name]}", **{"from": source})
     if name not in known:
         fact = f"unknown peft_type {config.get('peft_type')!r}" if name else "the adapter names no peft_type"
-        allowed = ", ".join(sorted(known.keys() - REFUSED.keys()))
+        allowed = ", ".join(sorted(known - REFUSED.keys()))
         raise refuse(fact, **{"from": source, "near": near(name, known), "allowed": allowed})
-    wrong = Mistakes()
-    values = {field: default for field, (default, _) in known[name].fields.items()}
+    wrong, method = Mistakes(), facts()
+    values = {field: default for field, (default, _) in method.fields.items()} if name == "LORA" else {}
     for field, value in config.items():
-        _field(known[name], field, value, source, wrong)
+        if name == "LORA":
+            _field(method, field, value, source, wrong)
+        _entries(field, value, source, wrong)
         values[field] = value
-    adapter = Adapter(name, _tidy(values, known[name]), source)
+    adapter = Adapter(name, _tidy(values, method) if name == "LORA" else values, source)
     wrong.done()
-    _check(adapter, wrong)
+    for fact, context in _faults(adapter):
+        wrong.add(fact, **{"from": source, **context})
     wrong.done()
     return adapter
+
+
+def by_peft(adapter: Adapter) -> bool:
+    """Whether PEFT itself has to count it: another method than LoRA, or a variant that no forecast uses."""
+    unusual = any(adapter[field] not in (None, False, []) for field in _OF_PEFT)
+    return adapter.method != "LORA" or unusual or adapter["init_lora_weights"] == "mica"
+
+
+def as_said(adapter: Adapter) -> dict[str, Any]:
+    """What PEFT is told of an adapter that is to be trained: the fields that differ from LoRA's defaults; of another
+    method those that were said."""
+    defaults = {field: default for field, (default, _) in facts().fields.items()} if adapter.method == "LORA" else {}
+    fields = {name: value for name, value in adapter.values.items() if value != defaults.get(name, _UNSAID)}
+    fields.pop("inference_mode", None)
+    return {**fields, "peft_type": adapter.method}
+
+
+_UNSAID = object()
 
 
 def lora_adapter(
@@ -130,7 +128,11 @@ def _field(method: Facts, field: str, value: Any, source: str, wrong: Mistakes) 
     right = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
     if not right and value is not None:
         wrong.add(f"{field} must be {_spoken(allowed)}, not {value!r}", **{"from": source})
-    elif isinstance(value, (int, float)) and not abs(value) <= most(field):
+
+
+def _entries(field: str, value: Any, source: str, wrong: Mistakes) -> None:
+    """Sizes that no model has, and entries of a list that are of another kind."""
+    if isinstance(value, (int, float)) and not abs(value) <= most(field):
         wrong.add(f"{field} = {value} is too large", **{"from": source, "allowed": f"up to {most(field):,}"})
     elif isinstance(value, list) and field in _ENTRIES:
         kind = _ENTRIES[field]
@@ -156,98 +158,35 @@ def _tidy(values: dict[str, Any], method: Facts) -> dict[str, Any]:
     return found
 
 
-def _check(a: Adapter, wrong: Mistakes) -> None:
-    """What the configuration classes of PEFT refuse, and what cannot be counted."""
-
-    def no(fact: str, **context: str) -> None:
-        wrong.add(fact, **{"from": a.source, **context})
-
+def _faults(a: Adapter) -> Iterator[tuple[str, dict[str, str]]]:
+    """What PEFT's configuration refuses, and what cannot be counted: (fact, context)."""
     if a["task_type"] not in (None, "CAUSAL_LM", "FEATURE_EXTRACTION"):
-        no(f"task_type {a['task_type']} trains a head that a language model's layout does not have",
-           allowed="CAUSAL_LM, FEATURE_EXTRACTION")  # fmt: skip
-    if a.method in _NO_STRING and isinstance(a["target_modules"], str) and a["layers_to_transform"] is not None:
-        no("layers_to_transform does not go with target_modules in one expression")
+        yield (f"task_type {a['task_type']} trains a head that a language model's layout does not have",
+               {"allowed": "CAUSAL_LM, FEATURE_EXTRACTION"})  # fmt: skip
+    if a.method == "LORA":
+        yield from ((fact, {}) for fact in _lora(a))
+
+
+def _lora(a: Adapter) -> Iterator[str]:
+    if isinstance(a["target_modules"], str) and a["layers_to_transform"] is not None:
+        yield "layers_to_transform does not go with target_modules in one expression"
     if a["layers_pattern"] and a["layers_to_transform"] is None:
-        no("layers_pattern needs layers_to_transform")
-    for field in _ABOVE_ZERO:
-        if field in a.values and a.method != "CPT" and not _positive(a, field):
-            no(f"{field} = {a[field]!r} must be a whole number above 0")
-    for field, words in _CHOICES.get(a.method, {}).items():
-        if a[field] not in words:
-            no(f"{field} = {a[field]!r} is not known", near=near(str(a[field]), words), allowed=", ".join(words))
-    check = {"LORA": _lora, "ADALORA": _adalora, "IA3": _ia3}.get(a.method)
-    for fact in [*(check(a) if check else ()), *_others(a)]:
-        no(fact)
-
-
-def _positive(a: Adapter, field: str) -> bool:
-    value = a[field]
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _lora(a: Adapter) -> list[str]:
-    found: list[str] = []
+        yield "layers_pattern needs layers_to_transform"
     init = a["init_lora_weights"]
     if isinstance(init, str) and init not in _INITS and not init.startswith("pissa_niter_"):
-        found.append(f"init_lora_weights = {init!r} is not known: {', '.join(_INITS)}, true or false")
+        yield f"init_lora_weights = {init!r} is not known: {', '.join(_INITS)}, true or false"
     if init == "eva" and float(cast("float", a.table("eva_config").get("rho", 2.0))) > 1:
-        found.append("init_lora_weights = eva with rho above 1 moves ranks between layers by data: not counted")
-    asked = variants(a)
-    if len(asked) > 1:
-        found.append(f"PEFT has no LoRA that is {' and '.join(asked)} at once")
+        yield "init_lora_weights = eva with rho above 1 moves ranks between layers by data: not counted"
     if a.flag("lora_bias") and init not in (True, False):
-        found.append("lora_bias goes with init_lora_weights true or false only")
+        yield "lora_bias goes with init_lora_weights true or false only"
     if a.flag("lora_bias") and a.flag("use_dora"):
-        found.append("lora_bias does not go with use_dora")
+        yield "lora_bias does not go with use_dora"
     reasons = {
         "arrow_config": "it routes between adapters that it loads from files",
         "use_qalora": "its A depends on the groups of a GPTQ weight",
         "megatron_config": "it adapts Megatron's layers, which no layout has",
         "layer_replication": "it repeats layers of the base model",
     }
-    return [
-        *found,
-        *(f"{field} is not counted: {why}" for field, why in reasons.items() if a[field] not in (None, False, [])),
-    ]
-
-
-def _adalora(a: Adapter) -> list[str]:
-    found = [f"AdaLoRA does not go with {field}" for field in ("use_dora", "loftq_config") if a[field]]
-    if not _positive(a, "total_step"):
-        found.append("AdaLoRA needs total_step above 0")
-    elif a.whole("tinit") >= a.whole("total_step") - a.whole("tfinal"):
-        found.append("AdaLoRA has no step between tinit and tfinal")
-    return found
-
-
-def _ia3(a: Adapter) -> list[str]:
-    return [] if is_feedforward_subset(a) else ["feedforward_modules must be among target_modules"]
-
-
-def _others(a: Adapter) -> list[str]:
-    """Rules of single methods."""
-    found: list[str] = []
-    for pair in (("OFT", "r", "oft_block_size"), ("BOFT", "boft_block_size", "boft_block_num")):
-        if a.method == pair[0] and bool(a.whole(pair[1])) == bool(a.whole(pair[2])):
-            found.append(f"one of {pair[1]} and {pair[2]} must be 0, the other above")
-    if a.method == "BOFT" and a.whole("boft_n_butterfly_factor") != 1:
-        found.append(
-            "boft_n_butterfly_factor above 1 counts only where PEFT's CUDA extension could be built: not counted"
-        )
-    if a.method == "GRALORA" and a.whole("gralora_k") > 0 and a.whole("r") % a.whole("gralora_k"):
-        found.append(f"gralora_k = {a.whole('gralora_k')} does not divide r = {a.whole('r')}")
-    if a.method == "LILY" and a.whole("num_B") < 2:
-        found.append("num_B must be 2 or more")
-    if a.method == "PEANUT" and a.whole("depth") < 0:
-        found.append("depth must be 0 or more")
-    if a.method == "ROAD" and a.whole("group_size") % 2:
-        found.append(f"group_size = {a.whole('group_size')} must be even")
-    if a.method == "FROD" and not 0 <= a.share("sparse_rate") <= 1:
-        found.append(f"sparse_rate = {a['sparse_rate']} is not between 0 and 1")
-    if a.method == "SUPERTUNING" and not 0 <= a.share("sparsity") < 1:
-        found.append(f"sparsity = {a['sparsity']} is not at least 0 and below 1")
-    if a.method == "SHIRA" and a["mask_type"] != "random":
-        found.append("mask_type other than random is a function that no file holds: not counted")
-    if a.method in PROMPTS and a["task_type"] is None:
-        found.append(f"{a.method} needs a task_type: CAUSAL_LM")
-    return found
+    for field, why in reasons.items():
+        if a[field] not in (None, False, []):
+            yield f"{field} is not counted: {why}"

@@ -37,7 +37,7 @@ def resolve(tree: Tree, adapter: Adapter, notes: Notes) -> Targets | None:
 
     Notes: targets that nothing answers to, with what exists and near names; layers that the model does not have.
     """
-    adapter, tied = _packed(tree, _feedforward(tree, adapter, notes), notes), False
+    adapter, tied = _packed(tree, adapter, notes), False
     if adapter.flag("ensure_weight_tying") and tree.tied:
         adapter, tied = _tie(tree, adapter)
     targets = adapter["target_modules"]
@@ -63,27 +63,15 @@ def resolve(tree: Tree, adapter: Adapter, notes: Notes) -> Targets | None:
 
 def _default(tree: Tree, adapter: Adapter, notes: Notes) -> Any:
     """PEFT's targets for the model type."""
-    if adapter.method == "TRAINABLE_TOKENS":
-        return [tree.embedding]
-    found = facts()[adapter.method].targets.get(tree.model_type)
+    found = facts().targets.get(tree.model_type)
     if found is None:
         linears = ", ".join(dict.fromkeys(tree.modules[name].last for name in tree.linears()))
         path = adapter.path("target_modules")
         notes.wrong(
-            f"PEFT has no targets of {adapter.method} for {tree.model_type}: {path} must say them",
+            f"PEFT has no targets of LORA for {tree.model_type}: {path} must say them",
             allowed=f"{linears}, or all-linear",
         )
     return found
-
-
-def _feedforward(tree: Tree, adapter: Adapter, notes: Notes) -> Adapter:
-    """IA3 scales the inputs of feed-forward modules: PEFT's for the model type where none are said."""
-    if adapter.method != "IA3" or adapter["feedforward_modules"] is not None:
-        return adapter
-    found = facts()["IA3"].feedforward.get(tree.model_type)
-    if found is None:
-        notes.wrong(f"PEFT knows no feed-forward modules of {tree.model_type}: feedforward_modules must say them")
-    return adapter.with_values(feedforward_modules=found or [])
 
 
 def _parameters(tree: Tree, adapter: Adapter, notes: Notes) -> list[str]:
@@ -104,7 +92,7 @@ def _packed(tree: Tree, adapter: Adapter, notes: Notes) -> Adapter:
     so both must be named, and it gets their ranks together.
     """
     scheme = fusions().types.get(tree.model_type, "")
-    if adapter.method != "LORA" or not scheme:
+    if not scheme:
         return adapter
     renamed, fused = fusions().renamed[scheme], fusions().fused[scheme]
     names = _leaves(tree, adapter, renamed)
@@ -132,7 +120,7 @@ def _packed(tree: Tree, adapter: Adapter, notes: Notes) -> Adapter:
 
 def _old_names(tree: Tree, adapter: Adapter) -> Iterable[str]:
     """Names of transformers 4 that are understood on a model of packed experts."""
-    scheme = fusions().types.get(tree.model_type, "") if adapter.method == "LORA" else ""
+    scheme = fusions().types.get(tree.model_type, "")
     return fusions().renamed[scheme] if scheme else ()
 
 

@@ -12,51 +12,39 @@ from typing import Any
 from vramcast.errors import near, refuse
 from vramcast.readers.config import ConfigReader
 from vramcast.readers.document import Document
-from vramcast.readers.frameworks.trl.keys import flag, one_of
+from vramcast.readers.framework import Framework, Known, known_names
+from vramcast.readers.keys import FLAG, HOMES, Key, one_of, spelled
 from vramcast.types.job import Fact, Origin, Understanding, check_value
 
 _DEFAULT = "accelerate 1.15 default"
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 _WRAPS = {"NO_WRAP": "none", "TRANSFORMER_BASED_WRAP": "block", "SIZE_BASED_WRAP": "size"}
+_WRAP = Key("fsdp_config.auto_wrap_policy", "wrap", spelled(_WRAPS, str.upper))
+_RESHARD = Key("fsdp_config.reshard_after_forward", "reshard", FLAG)
+"""Version 2: true or false, also in quotes."""
 _KINDS = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED")
-_HOMES = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
-_PARALLEL = {"tp_size": "tp", "cp_size": "cp", "sp_size": "ulysses"}
+_PARALLEL = tuple(
+    Key(f"parallelism_config.{name}", path)
+    for name, path in {
+        "tp_size": "tp", "cp_size": "cp", "sp_size": "ulysses", "dp_replicate_size": "replicas",
+        "dp_shard_size": "shard_size",
+    }.items()
+)  # fmt: skip
+_DEEPSPEED = (
+    Key("deepspeed_config.zero_stage", "shard", spelled({"1": "zero1", "2": "zero2", "3": "zero3"}, str)),
+    Key("deepspeed_config.offload_optimizer_device", "offload.optimizer", HOMES),
+    Key("deepspeed_config.offload_param_device", "offload.weights", HOMES),
+)
 _BLOCKS_OF = {"fsdp_config": "FSDP", "deepspeed_config": "DEEPSPEED"}
 _BLOCKS = (*_BLOCKS_OF, "parallelism_config")
 
-_NO_EFFECT = frozenset(
-    "compute_environment debug downcast_bf16 enable_cpu_affinity gpu_ids machine_rank main_training_function "
-    "main_process_ip main_process_port rdzv_backend same_network tpu_env tpu_use_cluster tpu_use_sudo "
-    "gradient_clipping deepspeed_multinode_launcher deepspeed_hostfile transformer_layer_cls_to_wrap min_num_params "
-    "use_orig_params cpu_ram_efficient_loading sync_module_states zero3_init_flag mpirun_config commands command_file "
-    "tpu_name tpu_zone num_cpu_threads_per_process num_machines quiet module no_python max_restarts monitor_interval "
-    "rdzv_conf role tee log_dir main_process_args deepspeed_exclusion_filter deepspeed_inclusion_filter "
-    "offload_optimizer_nvme_path offload_param_nvme_path use_parallelism_config".split()
-)
-"""Keys that do not change the memory of a step, blocks' keys without their prefix."""
-_DEFAULTS: dict[str, tuple[Any, ...]] = {
-    "limit_all_gathers": (True, "true"),
-    "backward_prefetch": ("NO_PREFETCH",),
-    "forward_prefetch": (False, "false"),
-    "state_dict_type": ("SHARDED_STATE_DICT",),
-    "cp_backend": ("torch",),
-    "cp_comm_strategy": ("allgather",),
-    "sp_backend": ("deepspeed",),
-}
-"""Keys that are not modelled, with the values at which that does not matter (beside null and the empty ones)."""
-_CHOOSES = {
-    "use_cpu": "training on the CPU",
-    "cpu": "training on the CPU",
-    "tpu": "training on TPUs",
-    "use_megatron_lm": "Megatron-LM's layout",
-    "megatron_lm": "Megatron-LM's layout",
-    "fp8": "training in FP8",
-    "dynamo": "a compiled model",
-    "moe_layer_cls_names": "which layers are experts",
-    "ignored_modules": "modules that are not sharded",
-}
-"""What keys choose that is not modelled, by their name or its beginning (`fp8_config`, `fp8_backend`)."""
+_SIGNS = frozenset("compute_environment distributed_type downcast_bf16 machine_rank".split())
 _OFF = (None, False, "false", "no", "NO", "", 0)
+
+
+def known() -> Known:
+    """Keys that set no path, those of blocks without their prefix."""
+    return known_names(__file__, "accelerate.json")
 
 
 def read_accelerate(document: Document, where: str, folder: str = "") -> Understanding:
@@ -189,10 +177,12 @@ def _fsdp(plan: _Plan) -> None:
     else:
         plan.fact("shard", f"fsdp{version}", "fsdp_config.version")
     if version == 2:
-        _reshard(plan)
+        plan.keys((_RESHARD,))
     else:
         _strategy(plan)
-    _wrap(plan)
+    if plan.get(_WRAP.native) is None:
+        plan.assume("wrap", "none", "fsdp_auto_wrap_policy NO_WRAP: one unit is the whole model")
+    plan.keys((_WRAP,))
     for key in ("fsdp_config.offload_params", "fsdp_config.cpu_offload"):
         on = plan.flag(key)
         for part in ("weights", "gradients", "optimizer") if on is not None else ():
@@ -202,14 +192,6 @@ def _fsdp(plan: _Plan) -> None:
             plan.fact("recompute", policy, f"fsdp_config.{key}")
         elif plan.get(f"fsdp_config.{key}") is not None:
             plan.rest(f"fsdp_config.{key}", "off: the trainer's own setting counts")
-
-
-def _reshard(plan: _Plan) -> None:
-    """Version 2: true or false, also in quotes."""
-    key = "fsdp_config.reshard_after_forward"
-    if plan.get(key) is not None:
-        with plan.reading(key):
-            plan.fact("reshard", flag(plan.get(key)), key)
 
 
 def _strategy(plan: _Plan) -> None:
@@ -251,15 +233,6 @@ def _hybrid(plan: _Plan, key: str) -> None:
     plan.fact("replicas", machines, key)
 
 
-def _wrap(plan: _Plan) -> None:
-    key = "fsdp_config.auto_wrap_policy"
-    if plan.get(key) is None:
-        plan.assume("wrap", "none", "fsdp_auto_wrap_policy NO_WRAP: one unit is the whole model")
-        return
-    with plan.reading(key):
-        plan.fact("wrap", one_of(_WRAPS)(str(plan.get(key)).upper()), key)
-
-
 def _deepspeed(plan: _Plan, folder: str) -> Understanding:
     """The block inside the file; a DeepSpeed file that it names says everything else."""
     block = "deepspeed_config."
@@ -279,31 +252,20 @@ def _deepspeed(plan: _Plan, folder: str) -> Understanding:
         plan.assume("shard", "zero2", "zero_stage 2")
     elif stage in (0, "0"):
         plan.refuse(f"{block}zero_stage", "DeepSpeed without ZeRO has master weights of its own")
-    else:
-        with plan.reading(f"{block}zero_stage"):
-            shard = one_of({"1": "zero1", "2": "zero2", "3": "zero3"})(str(stage))
-            plan.fact("shard", shard, f"{block}zero_stage")
-    for part, path in (("optimizer", "offload.optimizer"), ("param", "offload.weights")):
-        key = f"{block}offload_{part}_device"
-        if plan.get(key) is not None:
-            with plan.reading(key):
-                plan.fact(path, one_of(_HOMES)(str(plan.get(key)).lower()), key)
+    plan.keys(_DEEPSPEED if stage not in (0, "0") else _DEEPSPEED[1:])
     if str(plan.get(f"{block}offload_param_device")).lower() in ("cpu", "nvme") and str(stage) != "3":
         plan.warn(f"{block}offload_param_device", "has an effect at zero_stage 3 only")
     steps = plan.get(f"{block}gradient_accumulation_steps")
     if steps == "auto":
         plan.rest(f"{block}gradient_accumulation_steps", "the trainer fills it in")
-    elif steps is not None:
-        plan.fact("accumulation", steps, f"{block}gradient_accumulation_steps")
+    else:
+        plan.keys((Key(f"{block}gradient_accumulation_steps", "accumulation"),))
     return Understanding([])
 
 
 def _parallelism(plan: _Plan) -> None:
-    block = "parallelism_config."
-    for name, path in {**_PARALLEL, "dp_replicate_size": "replicas", "dp_shard_size": "shard_size"}.items():
-        if plan.get(f"{block}{name}") is not None:
-            plan.fact(path, plan.get(f"{block}{name}"), f"{block}{name}")
-    sizes = [plan.get(f"{block}{name}") for name in ("dp_replicate_size", "dp_shard_size", *_PARALLEL)]
+    plan.keys(_PARALLEL)
+    sizes = [plan.get(key.native) for key in _PARALLEL]
     counts = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool)]
     if plan.get("num_processes") is None and counts:
         origin = Origin(plan.where("parallelism_config"), "the product of its sizes")
@@ -313,16 +275,18 @@ def _parallelism(plan: _Plan) -> None:
 
 def _rest(plan: _Plan, kind: str) -> None:
     """Keys that no rule has read."""
+    names = known()
     for key, value in plan.content.items():
         name, block = key.rpartition(".")[2], key.partition(".")[0]
         if key in _BLOCKS or plan.label(key) in plan.settled:
             continue
-        chooses = next((why for start, why in _CHOOSES.items() if name == start or name.startswith(f"{start}_")), "")
+        starts = (start for start in names.unmodelled if name == start or name.startswith(f"{start}_"))
+        chooses = next((names.unmodelled[start][1] for start in starts), "")
         if block in _BLOCKS_OF and kind != _BLOCKS_OF[block]:
             plan.rest(key, f"distributed_type is {kind}")
-        elif name in _NO_EFFECT:
+        elif name in names.no_effect:
             plan.rest(key)
-        elif value is None or value in ("", [], {}) or value in _DEFAULTS.get(name, ()):
+        elif value is None or value in ("", [], {}) or value in names.small.get(name, ()):
             plan.rest(key, "the default")
         elif chooses and value in _OFF:
             plan.rest(key, "off")
@@ -330,3 +294,11 @@ def _rest(plan: _Plan, kind: str) -> None:
             plan.refuse(key, chooses)
         else:
             plan.leave(key)
+
+
+FRAMEWORK = Framework(
+    "accelerate",
+    "accelerate",
+    lambda document, name: bool(_SIGNS & set(document.content)),
+    read=read_accelerate,
+)

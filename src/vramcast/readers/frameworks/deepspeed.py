@@ -5,48 +5,45 @@ It stands beside the configuration of a trainer, which fills in what is "auto". 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from vramcast.readers.config import ConfigReader
 from vramcast.readers.document import Document
-from vramcast.readers.frameworks.trl.keys import flag, one_of
+from vramcast.readers.framework import Framework, Known, known_names
 from vramcast.readers.hydra import flat
+from vramcast.readers.keys import HOMES, Codec, Key, flag, spelled, switch
 from vramcast.types.job import Understanding
 
-SIGNS = frozenset("zero_optimization train_micro_batch_size_per_gpu zero_allow_untested_optimizer".split())
+_SIGNS = frozenset("zero_optimization train_micro_batch_size_per_gpu zero_allow_untested_optimizer".split())
 """Keys that only DeepSpeed has."""
+
+
+def _dtype(dtype: str) -> Codec:
+    return Codec(lambda value: dtype if flag(value) else None, lambda ours: ours == dtype)
+
+
 _ZERO = "zero_optimization."
 _STAGES = {"1": "zero1", "2": "zero2", "3": "zero3"}
-_HOMES = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw", "adafactor": "adafactor", "lion": "lion", "sgd": "sgd"}
-_CHOOSES = {
-    "zero_optimization.zero_hpz_partition_size": "a second partition of the weights (ZeRO++)",
-    "zero_optimization.mics_shard_size": "shards inside groups (MiCS)",
-    "tensor_parallel": "tensor parallelism",
-    "pipeline": "pipeline parallelism",
-    "sequence_parallel_size": "sequence parallelism",
-    "activation_checkpointing": "DeepSpeed's own checkpointing",
-    "hybrid_engine": "an engine that generates",
-    "compression_training": "compressed weights",
-    "sparse_attention": "sparse attention",
-    "amp": "apex' mixed precision",
-    "data_types": "the dtype of gradients",
-    "quantize_training": "quantised training",
-}
-_NO_EFFECT = frozenset(
-    "steps_per_print wall_clock_breakdown gradient_clipping train_batch_size prescale_gradients dump_state "
-    "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer gradient_predivide_factor".split()
+_ON_HOST = switch("cpu", "none")
+KEYS = (
+    Key(f"{_ZERO}offload_optimizer.device", "offload.optimizer", HOMES),
+    Key(f"{_ZERO}offload_param.device", "offload.weights", HOMES),
+    Key(f"{_ZERO}cpu_offload", "offload.optimizer", _ON_HOST),
+    Key(f"{_ZERO}cpu_offload_params", "offload.weights", _ON_HOST),
+    Key("optimizer.type", "optimizer", spelled(_OPTIMIZERS, str.lower)),
 )
-_NO_EFFECT_TABLES = tuple(
-    "scheduler. tensorboard. wandb. csv_monitor. flops_profiler. checkpoint. optimizer.params.".split()
+FILLED = (
+    Key("train_micro_batch_size_per_gpu", "micro_batch"),
+    Key("gradient_accumulation_steps", "accumulation"),
+    Key("bf16.enabled", "compute_dtype", _dtype("bf16")),
+    Key("fp16.enabled", "compute_dtype", _dtype("fp16")),
 )
+"""Keys that the trainer fills in where they are "auto"."""
 _AUTO = "the trainer fills it in"
 
 
-def is_deepspeed(content: Mapping[str, Any]) -> bool:
-    """Whether a mapping is a DeepSpeed configuration."""
-    return bool(SIGNS & set(content))
+def known() -> Known:
+    """Keys that set no path."""
+    return known_names(__file__, "deepspeed.json")
 
 
 def read_deepspeed(document: Document, name: str) -> Understanding:
@@ -57,19 +54,12 @@ def read_deepspeed(document: Document, name: str) -> Understanding:
     """
     config = ConfigReader(Document(dict(flat(document.content)), document.lines), name)
     _stage(config)
-    for part, path in (("optimizer", "offload.optimizer"), ("param", "offload.weights")):
-        _home(config, f"{_ZERO}offload_{part}.device", path)
-    for old, path in (("cpu_offload", "offload.optimizer"), ("cpu_offload_params", "offload.weights")):
-        if config.get(f"{_ZERO}{old}") is not None:
-            config.fact(path, "cpu" if config.flag(f"{_ZERO}{old}") else "none", f"{_ZERO}{old}")
-    _size(config, "train_micro_batch_size_per_gpu", "micro_batch")
-    _size(config, "gradient_accumulation_steps", "accumulation")
-    for dtype in ("bf16", "fp16"):
-        _dtype(config, dtype)
-    kind = config.get("optimizer.type")
-    if kind is not None:
-        with config.reading("optimizer.type"):
-            config.fact("optimizer", one_of(_OPTIMIZERS)(str(kind).lower()), "optimizer.type")
+    config.keys(KEYS)
+    for key in FILLED:
+        if config.get(key.native) == "auto":
+            config.rest(key.native, _AUTO)
+        else:
+            config.keys((key,))
     _rest(config)
     return config.understanding()
 
@@ -88,34 +78,11 @@ def _stage(config: ConfigReader) -> None:
             raise ValueError(f"{config.get(key)!r} is not 0, 1, 2 or 3")
 
 
-def _home(config: ConfigReader, key: str, path: str) -> None:
-    if config.get(key) is not None:
-        with config.reading(key):
-            config.fact(path, one_of(_HOMES)(str(config.get(key)).lower()), key)
-
-
-def _size(config: ConfigReader, key: str, path: str) -> None:
-    if config.get(key) == "auto":
-        config.rest(key, _AUTO)
-    elif config.get(key) is not None:
-        config.fact(path, config.get(key), key)
-
-
-def _dtype(config: ConfigReader, dtype: str) -> None:
-    key = f"{dtype}.enabled"
-    if config.get(key) == "auto":
-        config.rest(key, _AUTO)
-    elif config.get(key) is not None:
-        with config.reading(key):
-            if flag(config.get(key)):
-                config.fact("compute_dtype", dtype, key)
-            else:
-                config.rest(key, "off")
-
-
 def _rest(config: ConfigReader) -> None:
+    names = known()
     for key, value in config.said.items():
-        chooses = next((why for name, why in _CHOOSES.items() if key == name or key.startswith(f"{name}.")), "")
+        starts = (name for name in names.unmodelled if key == name or key.startswith(f"{name}."))
+        chooses = next((names.unmodelled[name][1] for name in starts), "")
         if key in config.settled:
             continue
         if value == "auto":
@@ -124,6 +91,16 @@ def _rest(config: ConfigReader) -> None:
             config.refuse(key, chooses)
         elif chooses:
             config.rest(key, "off")
-        elif key.startswith(_NO_EFFECT_TABLES):
+        elif key.startswith(tuple(names.more["starts"].split())):
             config.rest(key)
-    config.settle(_NO_EFFECT)
+    config.settle(names.no_effect)
+
+
+FRAMEWORK = Framework(
+    "deepspeed",
+    "DeepSpeed",
+    lambda document, name: bool(_SIGNS & set(document.content)),
+    (*KEYS, *FILLED),
+    read=lambda document, name, folder: read_deepspeed(document, name),
+    knows=lambda key: False,  # of `--set`: a trainer has keys of the same names
+)

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import msgspec
 
 from vramcast.errors import Refused
-from vramcast.trace.question import Asked, ClassQuestion, OwnStep
+from vramcast.trace.question import AdapterQuestion, Asked, ClassQuestion, OwnStep
 from vramcast.trace.wire import Failed, Frame, Progress, Recorded, Wrong, send
 
 
@@ -43,6 +43,7 @@ def answer(question: Asked, out: BinaryIO) -> Frame:
 
     try:
         tell("importing torch, transformers")
+        from vramcast.trace.child.adapters import count as count_adapter
         from vramcast.trace.child.classes import count
         from vramcast.trace.child.own import run_own
         from vramcast.trace.child.patches import Moved
@@ -58,6 +59,8 @@ def answer(question: Asked, out: BinaryIO) -> Frame:
                 return Recorded(run_own(question, tell))
             case ClassQuestion():
                 return count(question)
+            case AdapterQuestion():
+                return count_adapter(question)
             case _:
                 return Recorded(run(question, tell))
     except Refused as refused:
@@ -67,7 +70,7 @@ def answer(question: Asked, out: BinaryIO) -> Frame:
         return Failed(f"a patch of the trace did not apply: {moved}", {"why": why})
     except (Exception, SystemExit) as error:  # whatever a framework raises becomes an answer, and the process goes on
         lines = [line for line in str(error).splitlines() if line.strip()]
-        what = "building the class" if isinstance(question, ClassQuestion) else "the traced step"
+        what = "building the class" if isinstance(question, (ClassQuestion, AdapterQuestion)) else "the traced step"
         fact = f"{what} failed: {type(error).__name__}: {lines[0].strip() if lines else 'without a word'}"
         return Failed(fact, {"at": _place(error, of_user=isinstance(question, OwnStep))})
 

@@ -26,7 +26,7 @@ def count(question: ClassQuestion) -> ClassCount:
 
     settings = configuration(question.config)
     with torch.device("meta"):
-        model = _class(settings)(settings)
+        model = model_class(settings)(settings)
     model.tie_weights()
     names = {id(module): name for name, module in model.named_modules()}
     embedding, head = (_module(model, which) for which in ("get_input_embeddings", "get_output_embeddings"))
@@ -44,7 +44,7 @@ def count(question: ClassQuestion) -> ClassCount:
     )
 
 
-def _class(settings: Any) -> Any:
+def model_class(settings: Any) -> Any:
     """The class that config.json names, or the one that Transformers takes for such a configuration: one that sees
     before one that only reads."""
     import transformers

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from vramcast.readers.config import ConfigReader
-from vramcast.readers.frameworks.trl.keys import flag, number
+from vramcast.readers.keys import flag, number
 from vramcast.types.job import Understanding
 
 _OPTIONS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
@@ -16,19 +16,13 @@ _OF_FOUR = ("fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params")
 """Keys of TrainingArguments in transformers 4, whose FSDP is version 1 and wraps only if it is told to."""
 
 
-def layout(config: ConfigReader, folder: str, *, old: bool) -> Understanding:
-    """What the keys say and the files that they name; `folder` is where these may stand, `old` the version of
-    transformers where nothing tells it: 4.
-
-    Raises:
-        Refused: with every wrong value in a file that is named.
-    """
-    return _fsdp(config, folder, old or any(key in config.said for key in _OF_FOUR)) + (
-        _deepspeed(config, folder) + _parallelism(config)
-    )
+def layout(config: ConfigReader) -> None:
+    """What the keys say and the files that they name."""
+    fsdp = _fsdp(config, config.old or any(key in config.said for key in _OF_FOUR))
+    config.beside.insert(0, fsdp + (_deepspeed(config) + _parallelism(config)))
 
 
-def _fsdp(config: ConfigReader, folder: str, old: bool) -> Understanding:
+def _fsdp(config: ConfigReader, old: bool) -> Understanding:
     chosen = config.get("fsdp")
     others = [key for key in ("fsdp_config", *_OF_FOUR) if key in config.said]
     if not chosen or str(chosen).lower() == "false":
@@ -38,7 +32,7 @@ def _fsdp(config: ConfigReader, folder: str, old: bool) -> Understanding:
             config.rest("fsdp", "off")
         return Understanding([])
     options = _options(config, chosen)
-    values, labels = _fsdp_config(config, folder)
+    values, labels = _fsdp_config(config)
     given = [(values[key], labels[key]) for key in ("version",) if values.get(key) is not None]
     version = str(given[0][0]) if given else "1" if old or _strategy_of_one(options) else "2"
 
@@ -85,14 +79,14 @@ def _strategy_of_one(options: list[str]) -> bool:
     return any(option in ("no_shard", "hybrid_shard", "hybrid_shard_zero2") for option in options)
 
 
-def _fsdp_config(config: ConfigReader, folder: str) -> tuple[dict[str, Any], dict[str, str]]:
+def _fsdp_config(config: ConfigReader) -> tuple[dict[str, Any], dict[str, str]]:
     """`fsdp_config`, in the file or beside it, without the prefix; and how each key is written."""
     named = config.get("fsdp_config")
     if isinstance(named, str) and named and not named.strip().startswith("{"):
         from vramcast.readers.files import named_file
 
         with config.mistakes.collect():
-            document, _ = named_file(named, f"{config.where('fsdp_config')}  fsdp_config", folder)
+            document, _ = named_file(named, f"{config.where('fsdp_config')}  fsdp_config", config.folder)
             config.content["fsdp_config"] = document.content
     table = config.table("fsdp_config")
     names = {key.removeprefix("fsdp_"): key for key in table}
@@ -107,7 +101,7 @@ def _fsdp_config(config: ConfigReader, folder: str) -> tuple[dict[str, Any], dic
     }
 
 
-def _deepspeed(config: ConfigReader, folder: str) -> Understanding:
+def _deepspeed(config: ConfigReader) -> Understanding:
     """A file beside the configuration, or its content."""
     named = config.get("deepspeed")
     if named in (None, "", False, {}):
@@ -125,8 +119,8 @@ def _deepspeed(config: ConfigReader, folder: str) -> Understanding:
             raise ValueError(f"{named!r} names no file")
         if isinstance(named, dict) or named.strip().startswith("{"):
             return read_deepspeed(Document(config.table("deepspeed"), {}), place)
-        if place_of(named, folder):
-            return read_deepspeed(*named_file(named, place, folder))
+        if place_of(named, config.folder):
+            return read_deepspeed(*named_file(named, place, config.folder))
         config.needs("shard", "deepspeed", f"names {named}, which is neither here nor beside the configuration")
     return Understanding([])
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from vramcast.readers.config import ConfigReader
-from vramcast.readers.frameworks.trl.keys import DTYPES, OPTIMIZERS, flag, number, one_of, whole
+from vramcast.readers.environment import variable_fact
+from vramcast.readers.framework import Rule, choose
+from vramcast.readers.frameworks.trl.keys import DTYPES, known
+from vramcast.readers.frameworks.trl.layout import layout
+from vramcast.readers.keys import FLAG, Key, flag, named, number, one_of, whole
 from vramcast.types.paths import PATHS
 
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _QUIET = ("WANDB_", "HF_", "TOKENIZERS_", "TRANSFORMERS_", "OMP_", "MKL_", "PYTHON", "TRACKIO_", "LOG")
 """Beginnings of variables that change no memory on the card."""
 _VARIANTS = PATHS["grpo.variant"].choices
@@ -26,11 +30,8 @@ def environment(config: ConfigReader) -> None:
     """`env`: variables that TRL exports before it starts."""
     for name, value in config.table("env").items():
         key = f"env.{name}"
-        cards = [card for card in str(value).split(",") if card.strip() not in ("", "-1")]
-        if name in _ALLOCATOR:
-            config.fact("allocator", str(value), key)
-        elif name == "CUDA_VISIBLE_DEVICES" and cards:
-            config.fact("gpus", len(cards), key)
+        if found := variable_fact(name, str(value)):
+            config.fact(*found, key)
         elif name.startswith(_QUIET):
             config.rest(key)
         else:
@@ -74,9 +75,7 @@ def precision(config: ConfigReader) -> None:
         config.fact("compute_dtype", "bf16" if bf16 else "fp16", "bf16" if bf16 else "fp16")
     elif bf16 is False:  # left out, or null, it is switched on
         config.fact("autocast", False, "bf16")
-    for key, on in (("bf16", bf16), ("fp16", fp16)):
-        if on is False and key not in config.settled:
-            config.rest(key, _OFF)
+    config.rest_of(_OFF, *(key for key, on in (("bf16", bf16), ("fp16", fp16)) if on is False))
 
 
 def adapters(config: ConfigReader) -> None:
@@ -89,31 +88,17 @@ def adapters(config: ConfigReader) -> None:
         config.mistakes.add("load_in_4bit and load_in_8bit exclude each other", **why)
         config.settled.update(("load_in_4bit", "load_in_8bit"))
     elif four:
-        _four_bit(config)
+        config.settled.add("load_in_4bit")
+        key = "bnb_4bit_quant_type" if config.get("bnb_4bit_quant_type") else "load_in_4bit"
+        config.fact("quant.kind", config.get("bnb_4bit_quant_type") or "nf4", key)
     elif eight:
         config.fact("quant.kind", "int8", "load_in_8bit")
     if (four or eight) and not peft:
         key = "load_in_4bit" if four else "load_in_8bit"
         config.warn(key, "without use_peft: TRL does not train a quantised model")
-    for key in ("load_in_4bit", "load_in_8bit"):
-        if config.get(key) is not None and key not in config.settled:
-            config.rest(key, _OFF if not config.flag(key) else "")
-    for key in ("bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant"):
-        if config.get(key) is not None and not four:
-            config.rest(key, "only with load_in_4bit")
-
-
-def _four_bit(config: ConfigReader) -> None:
-    config.settled.add("load_in_4bit")
-    key = "bnb_4bit_quant_type" if config.get("bnb_4bit_quant_type") else "load_in_4bit"
-    config.fact("quant.kind", config.get("bnb_4bit_quant_type") or "nf4", key)
-    if config.flag("use_bnb_nested_quant") is not None:
-        config.fact("quant.double", config.flag("use_bnb_nested_quant"), "use_bnb_nested_quant")
-    storage = config.get("bnb_4bit_quant_storage")
-    if storage is not None:
-        with config.reading("bnb_4bit_quant_storage"):
-            kind = one_of({**DTYPES, "uint8": "int8"})(storage)
-            config.fact("quant.storage", kind, "bnb_4bit_quant_storage")
+    config.rest_of(_OFF, "load_in_4bit", "load_in_8bit")
+    if not four:
+        config.rest_of("only with load_in_4bit", "bnb_4bit_quant_type")
 
 
 def lengths(config: ConfigReader) -> None:
@@ -123,11 +108,10 @@ def lengths(config: ConfigReader) -> None:
         config.needs("seq_len", "max_length", "is null: no length limit")
     elif "max_length" in config.content:
         config.fact("seq_len", config.get("max_length"), "max_length")
-    for key in ("model_max_length", "block_size"):
-        if config.get(key) is not None and "max_length" in config.content:
-            config.rest(key, f"{config.label('max_length')} counts")
-        elif config.get(key) is not None:
-            config.fact("seq_len", config.get(key), key)
+    if "max_length" in config.content:
+        config.rest_of(f"{config.label('max_length')} counts", "model_max_length", "block_size")
+    else:
+        config.keys((Key("model_max_length", "seq_len"), Key("block_size", "seq_len")))
     free, packing, strategy = config.flag("padding_free"), config.flag("packing"), config.get("packing_strategy")
     if free:
         config.fact("padding", "free", "padding_free")
@@ -148,7 +132,7 @@ def optimizer(config: ConfigReader) -> None:
     if config.get("optim") is None:
         return
     with config.reading("optim"):
-        name, implementation = one_of(OPTIMIZERS)(config.get("optim"))
+        name, implementation = one_of(known().more["optimizers"])(config.get("optim"))
         config.fact("optimizer", name, "optim")
         if implementation:
             config.fact("optimizer.impl", implementation, "optim")
@@ -162,16 +146,13 @@ def recompute(config: ConfigReader) -> None:
     options = next((f"{key}_kwargs" for key in named if config.get(f"{key}_kwargs") is not None), "")
     for name, value in config.table(options).items():
         _option(config, f"{options}.{name}", name, value, on)
-    if config.get("gradient_checkpointing_use_reentrant") is not None:  # of trl's scripts
-        with config.reading("gradient_checkpointing_use_reentrant"):
-            reentrant = flag(config.get("gradient_checkpointing_use_reentrant"))
-            config.fact("recompute.reentrant", reentrant, "gradient_checkpointing_use_reentrant")
+    config.keys((Key("gradient_checkpointing_use_reentrant", "recompute.reentrant", FLAG),))  # of trl's scripts
     if on is not None:
         config.fact("recompute", "full" if on else "none", key)
     for name in named:
         for other, counts in ((name, key), (f"{name}_kwargs", options)):
-            if config.get(other) is not None and counts != other:
-                config.rest(other, f"{counts} counts")
+            if counts != other:
+                config.rest_of(f"{counts} counts", other)
 
 
 def _option(config: ConfigReader, key: str, name: str, value: Any, on: bool | None) -> None:
@@ -191,8 +172,14 @@ def _option(config: ConfigReader, key: str, name: str, value: Any, on: bool | No
         config.leave(key)
 
 
-def loss(config: ConfigReader, kind: str) -> None:
+def _kind(config: ConfigReader) -> str:
+    """The trainer whose loss it is."""
+    return {"rloo": "grpo", "pretrain": "sft"}.get(config.trainer, config.trainer)
+
+
+def loss(config: ConfigReader) -> None:
     """Label smoothing needs the full logits in SFT; in GRPO `loss_type` names the variant."""
+    kind = _kind(config)
     smoothing, named = config.get("label_smoothing_factor"), config.get("loss_type")
     if smoothing is not None:
         with config.reading("label_smoothing_factor"):
@@ -217,21 +204,20 @@ def loss(config: ConfigReader, kind: str) -> None:
         config.leave("loss_type")
 
 
-def roles(config: ConfigReader, kind: str) -> None:
+def roles(config: ConfigReader) -> None:
     """The reference of GRPO by beta, that of DPO by whether its log-probs are made before; the reward."""
+    kind = _kind(config)
     beta = config.get("beta")
     if beta is not None:
         with config.reading("beta"):
             with_reference = "adapter_off" if config.flag("use_peft") else "copy"
+            weighs = bool(number(beta))
             if kind == "grpo":
-                config.fact("reference.kind", with_reference if number(beta) else "none", "beta")
-            else:
-                number(beta)
-                config.rest("beta", "how much the reference weighs")
+                config.fact("reference.kind", with_reference if weighs else "none", "beta")
+            config.rest_of("how much the reference weighs", "beta")
     if config.flag("precompute_ref_log_probs"):
         config.fact("reference.kind", "precomputed", "precompute_ref_log_probs")
-    elif config.get("precompute_ref_log_probs") is not None:
-        config.rest("precompute_ref_log_probs", _OFF)
+    config.rest_of(_OFF, "precompute_ref_log_probs")
     if config.get("reward_model_name_or_path"):
         config.fact("reward.kind", "model", "reward_model_name_or_path")
         config.fact("reward.model", config.get("reward_model_name_or_path"), "reward_model_name_or_path")
@@ -241,23 +227,27 @@ def roles(config: ConfigReader, kind: str) -> None:
         config.fact("reward.kind", "rules", "reward_funcs")
 
 
-def generation(config: ConfigReader, trainer: str) -> None:
+def generation(config: ConfigReader) -> None:
     """`generation_batch_size` counts sequences over all GPUs; ours counts prompts."""
     key = "generation_batch_size"
     if config.get(key) is not None:
         with config.reading(key):
-            sequences, group = whole(config.get(key)), whole(config.get("num_generations") or _GROUPS.get(trainer, 8))
+            sequences, group = whole(config.get(key)), _group(config)
             if sequences % group:
                 raise ValueError(f"{sequences} is not divisible by num_generations = {group}")
             config.fact("prompts_per_step", sequences // group, key)
-    _steps(config, trainer)
+    _steps(config)
     if config.get("num_iterations") is not None:
         with config.reading("num_iterations"):
             whole(config.get("num_iterations"))
             config.rest("num_iterations", "the same responses are learned from again, one micro-batch at a time")
 
 
-def _steps(config: ConfigReader, trainer: str) -> None:
+def _group(config: ConfigReader) -> int:
+    return whole(config.get("num_generations") or _GROUPS.get(config.trainer, 8))
+
+
+def _steps(config: ConfigReader) -> None:
     """How many micro-batches of responses are generated at once: those of an optimizer step, unless this says it."""
     key = "steps_per_generation"
     if config.get(key) is None:
@@ -267,7 +257,7 @@ def _steps(config: ConfigReader, trainer: str) -> None:
         if config.get("generation_batch_size") is not None:
             raise ValueError("generation_batch_size says it already: TRL refuses both")
         micro = whole(config.get("per_device_train_batch_size") or _BATCH)
-        group = whole(config.get("num_generations") or _GROUPS.get(trainer, 8))
+        group = _group(config)
         if steps == accumulation:
             config.rest(key, "as many as gradient_accumulation_steps, the default")
         elif config.get("use_vllm") and config.get("vllm_mode") == "server" and micro * accumulation % group == 0:
@@ -280,7 +270,8 @@ def _steps(config: ConfigReader, trainer: str) -> None:
 def engine(config: ConfigReader) -> None:
     """What generates beside `use_vllm` and its sizes."""
     vllm = bool(config.flag("use_vllm"))
-    cache, model, dtype = (config.get(key) for key in ("cache_implementation", "vllm_model_impl", "vllm_dtype"))
+    cache, model = config.get("cache_implementation"), config.get("vllm_model_impl")
+    dtype, device = config.get("vllm_dtype"), config.get("vllm_device")
     if cache is not None and (vllm or cache == "dynamic"):
         config.rest("cache_implementation", "vLLM generates" if vllm else "the default")
     elif cache is not None:
@@ -291,23 +282,17 @@ def engine(config: ConfigReader) -> None:
         config.refuse("vllm_model_impl", "vLLM runs Transformers' code")
     if dtype == "auto":
         config.rest("vllm_dtype", "the default")
-    elif dtype is not None:
-        with config.reading("vllm_dtype"):
-            config.fact("engine.dtype", one_of(DTYPES)(dtype), "vllm_dtype")
-    device = config.get("vllm_device")
-    if device == "auto" or (device is not None and not vllm):
-        config.rest("vllm_device", "only with use_vllm" if not vllm else "the default")
+    config.keys((Key("vllm_dtype", "engine.dtype", named(DTYPES)),) if dtype != "auto" else ())
+    if device == "auto" or not vllm:
+        config.rest_of("only with use_vllm" if not vllm else "the default", "vllm_device")
     elif device is not None:
         config.fact("engine.process", "trainer" if device in ("cuda", "cuda:0") else "server", "vllm_device")
-    whole_model = config.flag("ds3_gather_for_generation")
-    if whole_model is not None:
+    if config.flag("ds3_gather_for_generation") is not None:
         config.rest("ds3_gather_for_generation", "only with ZeRO-3")
     corrects = config.flag("vllm_importance_sampling_correction")
     if corrects is not None:
-        config.rest(
-            "vllm_importance_sampling_correction",
-            "the default" if corrects else "the pass that it leaves out stays below the learning step",
-        )
+        why = "the default" if corrects else "the pass that it leaves out stays below the learning step"
+        config.rest("vllm_importance_sampling_correction", why)
 
 
 def evaluation(config: ConfigReader) -> None:
@@ -315,9 +300,8 @@ def evaluation(config: ConfigReader) -> None:
     size, strategy = config.get("per_device_eval_batch_size"), config.get("eval_strategy")
     asked = config.flag("do_eval")
     runs = bool(asked) or strategy not in (None, False, "no")
-    for key in ("eval_strategy", "do_eval", "per_device_eval_batch_size"):
-        if config.get(key) is not None:
-            config.rest(key, "evaluation is left out" if runs else "the run does not evaluate")
+    why = "evaluation is left out" if runs else "the run does not evaluate"
+    config.rest_of(why, "eval_strategy", "do_eval", "per_device_eval_batch_size")
     if not runs:
         return
     with config.reading("per_device_eval_batch_size"):
@@ -337,13 +321,10 @@ def batches(config: ConfigReader) -> None:
     smaller = config.flag("auto_find_batch_size")
     if smaller:
         config.warn("auto_find_batch_size", "makes the micro-batch smaller when memory runs out; priced as it is said")
-    elif smaller is not None:
-        config.rest("auto_find_batch_size", _OFF)
-    if config.get("liger_kernel_config") is not None:
-        if config.flag("use_liger_kernel"):
-            config.leave("liger_kernel_config")
-        else:
-            config.rest("liger_kernel_config", "only with use_liger_kernel")
+    config.rest_of(_OFF, "auto_find_batch_size")
+    if config.get("liger_kernel_config") is not None and config.flag("use_liger_kernel"):
+        config.leave("liger_kernel_config")
+    config.rest_of("only with use_liger_kernel", "liger_kernel_config")
     multiple, length = config.get("pad_to_multiple_of"), config.get("max_length")
     if multiple == "auto":
         config.rest("pad_to_multiple_of", "no padding on NVIDIA cards")
@@ -367,3 +348,82 @@ def _accelerator(config: ConfigReader) -> None:
             config.leave(key)  # gradients are split in every micro-batch, which no path says
         else:
             config.rest(key)
+
+
+def _optimizer(ours: Any) -> dict[str, Any]:
+    """Of several names for one optimizer the first, but for AdamW the one that needs no second copy."""
+    names = {kind: theirs for theirs, (kind, _) in reversed(known().more["optimizers"].items())}
+    return {"optim": "adamw_torch_fused" if ours == "adamw" else names[ours]} if ours in names else {}
+
+
+_SWITCHES = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
+
+
+def _option_of(name: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {_SWITCHES[1]: {name: value}}
+
+
+FIRST = (Rule(model_arguments, {"model_init_kwargs": ""}),)
+RULES = (
+    Rule(layout, {
+        "fsdp": "shard", "deepspeed": "shard", "fsdp_config": "", "parallelism_config": "",
+        "fsdp_transformer_layer_cls_to_wrap": "", "fsdp_min_num_params": "",
+    }),
+    Rule(environment, {"env": ""}, {"allocator": lambda text: {"env": {"PYTORCH_ALLOC_CONF": text}}}),
+    Rule(precision, {"dtype": "weights_dtype", "bf16": "compute_dtype", "fp16": ""}, {
+        "weights_dtype": choose({ours: {"dtype": theirs} for theirs, ours in DTYPES.items()}),
+        "autocast": choose({True: {"bf16": True}, False: {"bf16": False, "fp16": False}}),
+        "compute_dtype": choose({"bf16": {"bf16": True}, "fp16": {"bf16": False, "fp16": True}}),
+    }),
+    Rule(adapters, {"use_peft": "tuning", "load_in_4bit": "", "load_in_8bit": "", "bnb_4bit_quant_type": ""}, {
+        "tuning": choose({
+            "full": {"use_peft": False}, "lora": {"use_peft": True}, "qlora": {"use_peft": True, "load_in_4bit": True},
+        }),
+        "quant.kind": choose({
+            **{kind: {"load_in_4bit": True, "bnb_4bit_quant_type": kind} for kind in ("nf4", "fp4")},
+            "int8": {"load_in_8bit": True},
+            "none": {"load_in_4bit": False, "load_in_8bit": False},
+        }),
+    }),
+    Rule(lengths, {
+        "max_length": "seq_len", "model_max_length": "seq_len", "block_size": "", "padding_free": "",
+        "packing_strategy": "",
+    }, {
+        "seq_len": lambda length: {"max_length": length},
+        "padding": choose({"free": {"padding_free": True}, "longest": {"padding_free": False}}),
+    }),
+    Rule(optimizer, {"optim": "optimizer"}, {
+        "optimizer": _optimizer,
+        "optimizer.impl": choose({"fused": {"optim": "adamw_torch_fused"}, "foreach": {"optim": "adamw_torch"}}),
+    }),
+    Rule(recompute, {
+        "gradient_checkpointing": "recompute", "gradient_checkpointing_kwargs": "", "activation_checkpointing": "",
+        "activation_checkpointing_kwargs": "", "gradient_checkpointing_use_reentrant": "",
+    }, {
+        "recompute": choose({
+            "none": {_SWITCHES[0]: False}, "full": {_SWITCHES[0]: True},
+            "selective": {_SWITCHES[0]: True, _SWITCHES[1]: {"selective": True}},
+            "offloaded": {_SWITCHES[0]: True, _SWITCHES[1]: {"offload": True}},
+        }),
+        "recompute.every": _option_of("every_n_layers"),
+        "recompute.reentrant": _option_of("use_reentrant"),
+    }),
+    Rule(engine, dict.fromkeys((
+        "cache_implementation", "vllm_model_impl", "vllm_dtype", "vllm_device", "ds3_gather_for_generation",
+        "vllm_importance_sampling_correction",
+    ), "")),
+    Rule(evaluation, dict.fromkeys(("per_device_eval_batch_size", "eval_strategy", "do_eval"), "")),
+    Rule(batches, dict.fromkeys((
+        "auto_find_batch_size", "liger_kernel_config", "pad_to_multiple_of", "accelerator_config"
+    ), "")),
+    Rule(generation, {
+        "generation_batch_size": "prompts_per_step", "steps_per_generation": "prompts_per_step", "num_iterations": "",
+    }),
+    Rule(loss, {"loss_type": "", "label_smoothing_factor": ""}),
+    Rule(roles, {
+        "beta": "reference.kind", "precompute_ref_log_probs": "", "reward_model_name_or_path": "", "reward_funcs": "",
+    }, {
+        "reference.kind": choose({"none": {"beta": 0.0}, "precomputed": {"precompute_ref_log_probs": True}}),
+    }),
+)  # fmt: skip
+"""In the order in which they are read, with the way back."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vramcast.readers.bash.words import Gap
 from vramcast.readers.config import ConfigReader
 from vramcast.readers.document import Document
 from vramcast.readers.frameworks.verl.defaults import RELEASES, follow, is_default
 from vramcast.readers.frameworks.verl.keys import ACTOR, FSDP, MODEL, truth
 from vramcast.types.job import Fact, Idle, Origin, check_value
+
+if TYPE_CHECKING:
+    from vramcast.readers.bash.words import Gap
 
 
 class Config(ConfigReader):

@@ -9,23 +9,22 @@ from vramcast.catalog.frameworks import parse_framework
 from vramcast.errors import refuse
 from vramcast.readers.bash.words import Word
 from vramcast.readers.document import Document
-from vramcast.readers.frameworks.verl import rules, work
+from vramcast.readers.frameworks.verl import rules
 from vramcast.readers.frameworks.verl.config import Config
 from vramcast.readers.frameworks.verl.defaults import NEWEST, has_key, last_release, plain_defaults, release_of
-from vramcast.readers.frameworks.verl.keys import ACTOR, CRITIC, KEYS, OLD, RULED
-from vramcast.readers.frameworks.verl.limits import NO_EFFECT, REFUSED, idle, refusal
-from vramcast.readers.frameworks.verl.native import NATIVE
+from vramcast.readers.frameworks.verl.keys import (
+    ACTOR,
+    OWN,
+    TABLE,
+    idle,
+    idle_starts,
+    known,
+    refusal,
+    ruled,
+)
 from vramcast.readers.hydra import Overrides, flat, read_overrides, resolve
 from vramcast.types.job import Fact, Missing, Origin, Understanding
 
-__all__ = ["NATIVE", "read_verl", "read_verl_yaml"]
-
-_BACKENDS = {"megatron": "Megatron", "veomni": "VeOmni", "torchtitan": "TorchTitan", "automodel": "Automodel"}
-_STANDARD = ("ppo_trainer", "dapo_trainer")
-_CHOICES = ("dp", "dp_actor", "dp_ref", "dp_critic", "dp_reward_model", "hf_model", "rollout", "legacy_data", "reward",
-            "rollout_correction", "distillation", "transfer_queue")  # fmt: skip
-"""what the groups of verl's tree are by default"""
-_IDLE = tuple(start for starts in NO_EFFECT.values() for start in starts)
 _WHOLE = "print the whole configuration (add `--cfg job` to the command) and give that file"
 
 
@@ -63,22 +62,23 @@ def _tree(found: Overrides, name: str) -> None:
     where = f"{name}:{chosen.line}" if chosen.line else name
     _refuse_backend(chosen.text, where, f"--config-name {chosen.text}")
     tree = chosen.text.removesuffix(".yaml")
-    if tree not in _STANDARD:
+    standard = known().more["standard"].split()
+    if tree not in standard:
         raise refuse(
             f"the defaults of {tree or 'another configuration'} are not known",
-            **{"from": where, "known": ", ".join(_STANDARD), "help": _WHOLE},
+            **{"from": where, "known": ", ".join(standard), "help": _WHOLE},
         )
 
 
 def _refuse_backend(text: str, where: str, written: str) -> None:
-    for word, backend in _BACKENDS.items():
+    for word, backend in known().more["backends"].items():
         if word in text:
             raise refuse(f"verl's {backend} backend is not modelled yet", **{"from": f"{where}  {written}"})
 
 
 def _understand(found: Overrides, name: str, environment: Mapping[str, Word], added: set[str]) -> Understanding:
     version, why = _release([key for key in found.values if key not in added])
-    resolve(found, plain_defaults(version), _IDLE, environment, name)
+    resolve(found, plain_defaults(version), idle_starts(), environment, name)
     config = Config(Document(found.values, found.lines), name, found.gaps, version)
     release = parse_framework(f"verl=={version}")
     config.facts.append(Fact("framework", f"{release.name}=={release.version}", Origin(why.format(name=name))))
@@ -86,11 +86,8 @@ def _understand(found: Overrides, name: str, environment: Mapping[str, Word], ad
     _old_names(config)
     rules.algorithm(config)
     _table(config)
-    for rule in (
-        rules.cluster, work.lengths, work.work, rules.precision, rules.layout, rules.optimizer, rules.attention,
-        work.entropy, work.old_logprobs, rules.engine, rules.adapters, rules.roles, rules.critic,
-    ):  # fmt: skip
-        rule(config)
+    for rule in rules.RULES:
+        rule.apply(config)
     _unknown(config)
     _rest(config)
     understood = config.understanding()
@@ -111,11 +108,11 @@ def _backend(config: Config) -> None:
     """Keys of another backend, and groups of the tree that are not verl's own choice."""
     for key in ("model_engine", f"{ACTOR}strategy"):
         _refuse_backend(str(config.get(key)), config.where(key), f"{key}={config.get(key)}")
-    chosen = f"{ACTOR}strategy" in config.content
+    chosen, backends = f"{ACTOR}strategy" in config.content, known().more["backends"]
     for key in list(config.content):
-        inner = next((word for word in _BACKENDS if f".{word}." in key), "")
+        inner = next((word for word in backends if f".{word}." in key), "")
         if inner and chosen:
-            config.unused(key, f"read by {_BACKENDS[inner]} only")
+            config.unused(key, f"read by {backends[inner]} only")
         elif inner and config.get(key) is not None and not config.is_default(key):
             _refuse_backend(inner, config.where(key), key)
         if "@" in key or key == "model_engine":
@@ -128,16 +125,17 @@ def _backend(config: Config) -> None:
 
 
 def _group(config: Config, key: str, choice: Any) -> None:
-    if choice not in (*_CHOICES, *_STANDARD, "_self_"):
+    choices = known().more["choices"].split()
+    if choice not in (*choices, *known().more["standard"].split(), "_self_"):
         _refuse_backend(str(choice), config.where(key), f"{key}={choice}")
         config.mistakes.add(
             f"{key} = {choice}: the keys that this choice sets are not known",
-            **{"from": config.where(key), "known": ", ".join(_CHOICES), "help": _WHOLE},
+            **{"from": config.where(key), "known": ", ".join(choices), "help": _WHOLE},
         )
 
 
 def _old_names(config: Config) -> None:
-    for old, key in OLD.items():
+    for old, key in known().renamed.items():
         if config.get(old) is None:
             continue
         if not has_key(old, config.version):
@@ -149,40 +147,43 @@ def _old_names(config: Config) -> None:
 def _unknown(config: Config) -> None:
     """Values that the script does not tell: only the user can, if they matter."""
     for written, gaps in config.gaps.items():
-        key = OLD.get(written, written)
-        paths = RULED.get(key) or [table[key][0] for table in (KEYS, CRITIC) if key in table]
+        key = known().renamed.get(written, written)
+        paths = ruled().get(key) or [TABLE[key].path for key in (key,) if key in TABLE]
         reasons = ", ".join(f"{gap.name} {gap.why}" for gap in dict.fromkeys(gaps))
         for path in [path for path in paths if rules.matters(config, path)]:
             config.missing.append(Missing(path, f"{config.where(written)}  {written}: {reasons}"))
-        if key in REFUSED:
+        if key in known().unmodelled:
             config.mistakes.add(f"{written} is not known: {reasons}", **{"from": config.where(written)})
         elif not paths and not idle(key):
             config.leave(written)
 
 
 def _table(config: Config) -> None:
-    for key, value in list(config.content.items()):
-        if key in KEYS and (value is not None or not config.is_default(key)):
-            path, convert = KEYS[key]
-            if isinstance(config.default(key), bool):
-                config.flag(key)  # says what a text is
-            with config.reading(key):
-                config.fact(path, convert(value), key)
+    for name, value in list(config.content.items()):
+        key = OWN.get(name)
+        if key and (value is not None or not config.is_default(name)):
+            if isinstance(config.default(name), bool):
+                config.flag(name)  # says what a text is
+            with config.reading(name):
+                config.fact(key.path, key.codec.read(value), name)
 
 
 def _rest(config: Config) -> None:
     """Every key that no rule has read: verl's own value, refused, without effect, or unread."""
+    fed = ruled()
     for key, value in config.content.items():
         if key.startswith("critic.") and key != "critic.enable" and not config.has_critic:
             config.unused(key, "there is no critic")
-        if key in (*KEYS, *RULED, *config.unused_keys) or "@" in key or config.is_default(key):
+        if key in OWN or key in (*fed, *config.unused_keys) or "@" in key or config.is_default(key):
             continue
         if key.startswith("critic."):
-            if key not in CRITIC:
+            if key not in TABLE:
                 config.leave(key)
         elif does := refusal(key, value):
             config.refuse_because(key, does)
-        elif why := "this is what is modelled" if key in REFUSED else idle(key) or _switched_off(config, key):
+        elif key in known().unmodelled:
+            config.unused(key, "this is what is modelled")
+        elif why := idle(key) or _switched_off(config, key):
             config.unused(key, why)
         else:
             config.leave(key)

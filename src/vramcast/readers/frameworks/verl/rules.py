@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from vramcast.readers.frameworks.trl.keys import names, one_of
-from vramcast.readers.frameworks.verl.config import Config
-from vramcast.readers.frameworks.verl.keys import ACTOR, CRITIC, DTYPES, FSDP, MODEL, REF, ROLLOUT, given
-from vramcast.readers.frameworks.verl.limits import SHAPES
-from vramcast.readers.frameworks.verl.work import replaced, sequences, whole
+from typing import Any
 
-_VARIANTS = {
-    **dict.fromkeys(("grpo", "grpo_vectorized", "grpo_passk"), "grpo"),
-    **dict.fromkeys(("rloo", "rloo_vectorized"), "rloo"),
-    **dict.fromkeys(("reinforce_plus_plus", "reinforce_plus_plus_baseline"), "reinforce_pp"),
-}
-_OPTIMIZERS: dict[str, tuple[str, str | None]] = {
-    "torch.optim.AdamW": ("adamw", "foreach"),
-    "torch.optim.Adam": ("adamw", "foreach"),
-    "torch.optim.SGD": ("sgd", "foreach"),
-    "bitsandbytes.optim.AdamW8bit": ("adamw_8bit", None),
-    "bitsandbytes.optim.PagedAdamW8bit": ("paged_adamw_8bit", None),
-    "bitsandbytes.optim.PagedAdamW": ("paged_adamw", None),
-    "torchao.optim.AdamW8bit": ("adamw_8bit", None),
-    "torchao.optim.AdamW4bit": ("adamw_4bit", None),
-}
-_CACHES: dict[str, str | None] = {
-    **dict.fromkeys(("auto", "none"), None),
-    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2"), "fp8"),
-    "bfloat16": "bf16",
-    "float16": "fp16",
-}
+from vramcast.readers.framework import Rule, Write, choose
+from vramcast.readers.frameworks.verl import work
+from vramcast.readers.frameworks.verl.config import Config
+from vramcast.readers.frameworks.verl.keys import ACTOR, CRITIC, DTYPES, FSDP, MODEL, REF, ROLLOUT, known
+from vramcast.readers.frameworks.verl.work import replaced, sequences, whole
+from vramcast.readers.keys import given, names, one_of
 
 
 def algorithm(config: Config) -> None:
@@ -52,8 +33,9 @@ def _variant(config: Config, key: str, estimator: str) -> None:
         config.fact("grpo.variant", "gspo", mode)
         return
     config.unused(mode, "the loss is taken from the same log-probabilities")
-    if estimator in _VARIANTS:
-        config.fact("grpo.variant", _VARIANTS[estimator], key)
+    variants = known().more["variants"]
+    if estimator in variants:
+        config.fact("grpo.variant", variants[estimator], key)
     else:
         config.warn(key, f"{estimator} is read as grpo: a group of responses and no critic")
 
@@ -72,10 +54,10 @@ def critic(config: Config) -> None:
 
 
 def _critic_keys(config: Config) -> None:
-    for key, (path, convert) in CRITIC.items():
-        if config.says(key):
-            with config.reading(key):
-                config.fact(path, convert(config.get(key)), key)
+    for key in CRITIC:
+        if config.says(key.native):
+            with config.reading(key.native):
+                config.fact(key.path, key.codec.read(config.get(key.native)), key.native)
     rank = config.get("critic.model.lora_rank")
     if rank is not None:
         config.fact("critic.tuning", "lora" if rank else "full", "critic.model.lora_rank")
@@ -199,7 +181,7 @@ def optimizer(config: Config) -> None:
     name, module = (config.get(key) if key in config.content else config.default(key) for key in keys)
     key = keys[0] if config.says(keys[0]) else keys[1]
     with config.reading(key):
-        kind, implementation = one_of(_OPTIMIZERS)(f"{module or 'torch.optim'}.{name or 'AdamW'}")
+        kind, implementation = one_of(known().more["optimizers"])(f"{module or 'torch.optim'}.{name or 'AdamW'}")
         config.fact("optimizer", kind, key)
         if implementation and not chosen and not loops:
             config.fact("optimizer.impl", implementation, key)
@@ -213,9 +195,10 @@ def attention(config: Config) -> None:
         with config.reading(key):
             kernel = "flash" if "flash" in text else one_of({"eager": "eager", "sdpa": None, "none": None})(text)
             config.fact("attention", kernel, key)
+    shapes = known().more["shapes"].split()
     for inner in [each for each in config.content if each.startswith(f"{MODEL}override_config.") and each != key]:
         name, value = inner.removeprefix(f"{MODEL}override_config.").removeprefix("model_config."), config.get(inner)
-        if any(part in SHAPES for part in name.split(".")):
+        if any(part in shapes for part in name.split(".")):
             config.refuse_because(inner, "makes another model than its config.json")
         elif name.endswith(("dropout", "pdrop", "drop")) and value not in (None, 0, False):
             config.refuse_because(inner, "keeps a mask for every dropout")
@@ -226,7 +209,7 @@ def engine(config: Config) -> None:
     key = f"{ROLLOUT}engine_kwargs.vllm.kv_cache_dtype"
     if config.says(key):
         with config.reading(key):
-            config.fact("engine.kv_dtype", one_of(_CACHES)(str(config.get(key)).lower()), key)
+            config.fact("engine.kv_dtype", one_of(known().more["caches"])(str(config.get(key)).lower()), key)
     backend = f"{MODEL}fused_kernel_options.impl_backend"
     if backend in config.content and not config.flag(f"{MODEL}use_fused_kernels"):
         config.unused(backend, "only with use_fused_kernels")
@@ -286,3 +269,62 @@ def matters(config: Config, path: str) -> bool:
     if path.endswith(("token_budget", "micro_batch")):
         return path.endswith("token_budget") == dynamic
     return True
+
+
+_RANK = 16
+"""verl has no switch for adapters, only a rank: this one when no other is named."""
+_NODE = 8
+"""GPUs of one machine: trainer.n_gpus_per_node, when nothing else is known."""
+_KERNEL = f"+{MODEL}override_config.attn_implementation"
+_KERNELS = {"flash": "flash_attention_2", "eager": "eager", None: "sdpa"}
+_REFERENCE, _SLEEP = f"{ACTOR}use_kl_loss", f"{ROLLOUT}free_cache_engine"
+
+
+def _gpus(count: int) -> dict[str, Any]:
+    if count <= _NODE:
+        return {"trainer.n_gpus_per_node": count, "trainer.nnodes": 1}
+    return {} if count % _NODE else {"trainer.n_gpus_per_node": _NODE, "trainer.nnodes": count // _NODE}
+
+
+def _key(name: str) -> Write:
+    return lambda value: {name: value}
+
+
+RULES = (
+    Rule(cluster, {}, {
+        "gpus": _gpus, "shard_size": lambda size: {f"{FSDP}fsdp_size": -1 if size is None else size},
+    }),
+    Rule(work.lengths, {}),
+    Rule(work.work, {}, {
+        "micro_batch": _key(f"{ACTOR}ppo_micro_batch_size_per_gpu"),
+        "token_budget": lambda value: {f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": value},
+        "logprob.micro_batch": _key(f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"),
+        "logprob.token_budget": _key(f"{ROLLOUT}log_prob_max_token_len_per_gpu"),
+        "reference.logprob.micro_batch": _key(f"{REF}log_prob_micro_batch_size_per_gpu"),
+        "reference.logprob.token_budget": _key(f"{REF}log_prob_max_token_len_per_gpu"),
+    }),
+    Rule(precision, {}),
+    Rule(layout, {}),
+    Rule(optimizer, {}),
+    Rule(attention, {}, {
+        "attention": choose({ours: {_KERNEL: theirs} for ours, theirs in _KERNELS.items()}),
+    }),
+    Rule(work.entropy, {}),
+    Rule(work.old_logprobs, {}),
+    Rule(engine, {}),
+    Rule(adapters, {}, {
+        # a lora.rank beside it says the rank
+        "tuning": choose({"full": {f"{MODEL}lora_rank": 0}, "lora": {f"{MODEL}lora_rank": _RANK}}),
+        "lora.rank": _key(f"{MODEL}lora_rank"),
+        "lora.targets": _key(f"{MODEL}target_modules"),
+        "engine.sleep": choose({"none": {_SLEEP: False}, "1": {_SLEEP: True}, "2": {_SLEEP: True}}),
+    }),
+    Rule(roles, {}, {
+        "reference.kind": choose({kind: {_REFERENCE: kind != "none"} for kind in ("none", "copy", "adapter_off")}),
+    }),
+    Rule(critic, {}, {
+        "critic.micro_batch": _key("critic.ppo_micro_batch_size_per_gpu"),
+        "critic.token_budget": _key("critic.ppo_max_token_len_per_gpu"),
+    }),
+)  # fmt: skip
+"""In the order in which they are read, with the way back; the keys that they read stand in `known.json`."""

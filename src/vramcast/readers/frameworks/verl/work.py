@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.readers.frameworks.trl.keys import number
 from vramcast.readers.frameworks.verl.config import Config
 from vramcast.readers.frameworks.verl.keys import ACTOR, FSDP, MODEL, REF, ROLLOUT
+from vramcast.readers.keys import number
 
 
 def whole(value: Any) -> int:
