@@ -72,7 +72,7 @@ def test_one_answer(name: str) -> None:
         layout = {"gpus": RANKS, "shard": shard, "autocast": False}
         found = phases({**training, **layout, "compute_dtype": "bf16"})
         assert term(found, "weights", "update") == explained({**base, "gpus": RANKS, "shard": shard}).ranks[0].bytes
-    adapted = {"tuning": "lora", "lora.rank": 4, "lora.targets": ["all-linear"]}
+    adapted = {"tuning": "lora", "lora.rank": 4, "lora.targets": ["all-linear"], "lora.dropout": 0.0}
     share = explained({**base, **adapted}).adapter
     assert share is not None
     assert term(phases({**training, **adapted}), "adapters", "update") == 4 * share.trainable

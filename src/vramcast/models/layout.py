@@ -69,6 +69,8 @@ class Weight(Struct, frozen=True):
     """its class in `MODULES`, where the name does not say it"""
     used: Size = 0
     """experts of dimension 0 that one token uses; 0 for a tensor every token uses"""
+    bare: bool = False
+    """a matrix of a class of its own (routers), no linear layer"""
 
     @property
     def shape(self) -> tuple[Size, ...]:
@@ -123,9 +125,7 @@ class Blocks(Struct, frozen=True):
         module = self.module(weight)
         if module == "vision":
             return not weight.name.endswith(("embed.weight", "embedding.weight"))
-        if module == "router":  # a router itself has a bare weight, what is within it is linear layers
-            return not weight.name.endswith(("gate.weight", "router.weight")) or "per_layer" in weight.name
-        return module in _LINEAR
+        return module in (*_LINEAR, "router") and not weight.bare
 
     @property
     def params(self) -> Size:

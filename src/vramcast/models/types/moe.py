@@ -61,7 +61,7 @@ class PhiMixture(Struct, frozen=True):
 
 
 _phi = Part(
-    moe("num_local_experts", width="intermediate_size", gate="router"),
+    moe("num_local_experts", width="intermediate_size", gate="router", bare=False),
     lambda c, _: PhiMixture(c.word("hidden_act", "silu"), bool(c.get("input_jitter_noise"))),
 )
 
@@ -252,6 +252,7 @@ TYPES = {
             top="moe_topk",
             width="intermediate_size",
             gate="gate.wg",
+            bare=False,
             shared_part=shared(lambda c: c.count("intermediate_size"), "mlp.shared_mlp"),
             shared_first=True,
             scores=Scores(shares=True, like="logits"),
