@@ -33,9 +33,8 @@ from tests.models.tiny import MODES, job, smallest, tiny  # noqa: E402
 
 from vramcast.errors import Refused  # noqa: E402
 from vramcast.estimate import forecast  # noqa: E402
-from vramcast.memory import passes  # noqa: E402
-from vramcast.memory.alloc_conf import AllocatorSettings  # noqa: E402
 from vramcast.memory import allocator, passes  # noqa: E402
+from vramcast.memory.alloc_conf import AllocatorSettings  # noqa: E402
 from vramcast.memory.head import Model  # noqa: E402
 from vramcast.memory.seat import Seat  # noqa: E402
 from vramcast.memory.tape import Tape  # noqa: E402
@@ -306,8 +305,9 @@ def _tape(runs: list[Run], block: int, moment: str) -> list[Row]:
     if quiet and moment == "saved":
         return [Row(int(of_kind[0].tape.steps[of_kind[0].begin - 1][1].size), "block input")]
     run = of_kind[-1] if block == 0 else of_kind[0]
-    between = next((step for step, (sign, one) in enumerate(run.tape.steps)
-                    if sign > 0 and one.name.endswith("output gradient") and step >= run.end), run.begin)  # fmt: skip
+    after = (step for step, (sign, one) in enumerate(run.tape.steps)
+             if sign > 0 and one.name.endswith("output gradient") and step >= run.end)  # fmt: skip
+    between = run.begin if quiet else next(after, run.end)  # a checkpoint's backward begins with the block's forward
     if moment == "saved":
         at = between - 1
     else:

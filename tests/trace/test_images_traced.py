@@ -23,7 +23,9 @@ SQUARE = {
     "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 256, "image_size": 56,
     "patch_size": 14, "num_channels": 3,
 }  # fmt: skip
-QWEN = {"patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3, "num_heads": 2, "depth": 2}
+QWEN = {
+    "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3, "num_heads": 2, "depth": 2,
+}  # fmt: skip
 AXES = {"rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}, "tie_word_embeddings": False}
 MODELS: dict[str, dict[str, Any]] = {
     "gemma3": {

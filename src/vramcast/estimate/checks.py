@@ -157,13 +157,21 @@ def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mi
             f"lora.dropout = {settings.lora_dropout} with adapters on packed experts: PEFT has none there",
             **{"from": origin("lora.dropout"), "lora.targets": origin("lora.targets"), "allowed": "0"},
         )
-    widest = min([int(side) for block in arch.kinds for weight in block.weights for side in weight.shape
-                  if weight.name.removesuffix(".weight") in block.linears() and int(side) > 1], default=0)  # fmt: skip
-    if settings.lora_rank > widest:
+    narrowest = _narrowest(arch, settings.lora_targets or [])
+    if settings.lora_rank > narrowest:
         mistakes.add(
-            f"lora.rank = {settings.lora_rank} is above the width of a layer it adapts ({widest})",
-            **{"from": origin("lora.rank"), "allowed": f"1 to {widest}"},
+            f"lora.rank = {settings.lora_rank} is above the width of a layer it adapts ({narrowest})",
+            **{"from": origin("lora.rank"), "allowed": f"1 to {narrowest}"},
         )
+
+
+def _narrowest(arch: Arch, targets: list[str]) -> int:
+    """The least width that goes into an adapted layer; what comes out may be narrower, as of a gate of one number."""
+    linears = {name: weight for block in arch.kinds for weight in block.weights
+               if (name := weight.name.removesuffix(".weight")) in block.linears()}  # fmt: skip
+    widths = {name: int(weight.shape[-1]) for name, weight in linears.items()}
+    adapted = [width for name, width in widths.items() if name.rpartition(".")[2] in targets]
+    return min(adapted or widths.values(), default=1 << 30)
 
 
 def _check_images(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:

@@ -7,6 +7,8 @@ from vramcast.memory.tape import Tensor
 from vramcast.models.ops import Heads
 from vramcast.num import Size, up_to, whole
 
+_WIDEST = 256
+"""head width that flash attention has kernels for"""
 _SMALL = 128
 """head widths up to which the flash kernel pads to 32, above to 64"""
 
@@ -33,8 +35,8 @@ class Attention(EagerAttention):
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
-        bound = seat.binds(heads.window)
-        if seat.attention == "efficient" or bound or int(heads.width) != int(heads.values):
+        bound, other = seat.binds(heads.window), int(heads.width) != int(heads.values) or int(heads.width) > _WIDEST
+        if seat.attention == "efficient" or bound or other:
             out = self._efficient(query, key, value, heads, bound=bound)
         else:
             out = self._flash(query, key, value, heads)
@@ -90,7 +92,7 @@ class Attention(EagerAttention):
         convert_boolean_attn_mask; transformers repeat_kv.
         """
         tape, seat = self.tape, self.seat
-        key, value = (self._expanded(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
+        key, value = (self._repeated(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
         bias = [tape.empty("mask in numbers", seat.tokens, seat.seq_len, query.dtype)] if bound else []
         out = tape.empty("attention output", query.rows, heads.count * heads.values, query.dtype)
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
@@ -106,6 +108,13 @@ class Attention(EagerAttention):
         tape.node(out, [query, key, value], [query, key, value, out, log_sum, *bias], backward)
         self.drop(log_sum, key, value, *bias)
         return out
+
+    def _repeated(self, x: Tensor, query: Tensor, name: str, heads: Heads) -> Tensor:
+        """`_expanded`, but for a single key head, which all heads see where it is: `reshape` of what `expand` gives."""
+        if int(heads.keys) != 1 or not heads.shared:
+            return self._expanded(x, query, name, heads)
+        out = Tensor(x.rows, x.width * heads.count, x.dtype, self.tape.hold(x).storage)
+        return self.tape.node(out, [x], [], lambda gradient: [self.tape.like(x, f"{name} gradient summed")])
 
     def cache(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Hugging Face's cache takes keys and values over by copy; the copies are counted by the kv_cache term. In

@@ -37,6 +37,50 @@ class EveryExpert(Experts):
         out = self.tape.like(like, "scattered")
         return self.tape.node(out, [values], [places], lambda gradient: [self.tape.like(values, "gathered gradient")])
 
+    def store(self, *tensors: Tensor) -> None:
+        """Keys and values for later layers: one more variable holds them."""
+        self.stored += [self.tape.hold(one) for one in tensors]
+
+    def reuse(self, x: Tensor, width: Size) -> Tensor:
+        """Keys or values of an earlier layer, which has them; their gradient is added to that of other layers."""
+        return Tensor(x.rows, width, x.dtype, None, self.tape.records and x.requires_grad)
+
+    def layer_input(self, x: Tensor, width: Size, layers: Size) -> Tensor:
+        """A layer's slice of what all layers are given. Its gradient is put into zeros of the whole, beside those of
+        the layers behind it.
+
+        Source: torch/csrc/autograd/FunctionsManual.cpp, select_backward_symint.
+        """
+        tape = self.tape
+        whole = Tensor(x.rows, width * layers, self.weights_dtype, None, tape.records and self.base_trains)
+        out = Tensor(x.rows, width, self.weights_dtype, None)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            found = tape.like(whole, "gradient of all layers")
+            tape.drop(tape.like(whole, "gradient of a slice"))
+            return [found]
+
+        return tape.node(out, [whole], [], backward)
+
+    def times_in_place(self, x: Tensor) -> Tensor:
+        """`x *= buffer`: no new memory, but for its gradient; the buffer is kept as any tensor is."""
+        tape = self.tape
+        out, buffer = Tensor(x.rows, x.width, x.dtype, x.storage), tape.empty("buffer", 1, 1, x.dtype)
+        tape.node(out, [x], [buffer], lambda gradient: [tape.like(x, "multiple gradient")])
+        self.drop(buffer)
+        return out
+
+    def weighted(self, name: str, x: Tensor) -> Tensor:
+        """Rows times a vector that learns."""
+        return self.scale(x, self.tape.parameter(1, x.width, self.weights_dtype, self.base_trains), "weighted")
+
+    def elements_of(self, name: str, places: Tensor) -> Tensor:
+        """Elements of a vector that learns, by their places."""
+        tape = self.tape
+        vector = tape.parameter(1, self.weights[name].elements, self.weights_dtype, self.base_trains)
+        out = tape.empty("elements", places.rows, places.width, self.weights_dtype)
+        return tape.node(out, [vector], [places], lambda _: [tape.like(vector, "gradient", kind="gradient")])
+
     def batched(self, name: str, x: Tensor) -> Tensor:
         """The rows of every expert times its matrix (`bmm`), inputs first."""
         tape = self.tape

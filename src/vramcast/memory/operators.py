@@ -30,6 +30,8 @@ class Eager:
         """of their full names"""
         self.variables: list[Tensor] = []
         """what the block holds until it is through"""
+        self.stored: list[Tensor] = []
+        """keys and values that later layers may use"""
         self.cached: list[Tensor] = []
         """what a cache has of the block's keys and values, until the loss is there"""
         self.handed_on: list[Tensor] = []

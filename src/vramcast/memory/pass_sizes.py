@@ -31,6 +31,8 @@ class BlockPass(NamedTuple):
     """the tensors that `saved` and `carried` are the sum of"""
     held: Size = 0
     """what nodes hold themselves, until the whole graph goes: not part of `saved`"""
+    left: Size = 0
+    """what its recomputation leaves until backward is over: shared keys and values, and the graph behind them"""
     cached: Size = 0
     """keys and values that nothing but a cache holds, until the loss is there: not part of `saved`"""
 

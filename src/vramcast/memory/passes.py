@@ -136,7 +136,7 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
         keeps_input,
         (*kept, carried),
         total(held.values()),
-        cached,
+        cached=cached,
     )
 
 
@@ -161,6 +161,7 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
     sizes = [] if seat.reentrant else _waiting(quiet.tape, out)
     waiting = [tape.empty("waiting gradient", 1, size, "byte") for size in sizes]
     out = ops.run(kind, hidden)
+    left = total(quiet.tape.size(one) for one in quiet.stored) + _behind(tape, ops.stored, since)
     tape.end_autocast()
     tape.drop(*waiting)
     if seat.reentrant:
@@ -171,9 +172,37 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
         ops.forget_recomputation()
     tape.backward(out, gradient)
     kept = tape.size(hidden) + total(tape.size(one) for one in ops.handed_on)
+    first = total(quiet.tape.size(one) for one in quiet.stored)
     return BlockPass(
-        0, kept, casts, 0, forward, tape.peak(since), tape.alive("gradient", since), True, (kept,), total(held)
+        first,
+        kept,
+        casts,
+        0,
+        forward,
+        tape.peak(since),
+        tape.alive("gradient", since),
+        True,
+        (kept,),
+        total(held),
+        left=left,
     )
+
+
+def _behind(tape: Tape, stored: list[Any], since: int) -> Size:
+    """Bytes of tensors of this block that stay, and of what the nodes that made them keep: no backward runs those
+    nodes, as a checkpoint's own graph has nodes for the same operators."""
+    makers = {id(node.out): node for node in tape.nodes}
+    found: dict[int, Any] = {id(one.storage): one.storage for one in stored if one.storage is not None}
+    waiting, seen = list(stored), set[int]()
+    while waiting:
+        node = makers.get(id(waiting.pop()))
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        found |= {id(one.storage): one.storage for one in node.saved if one.storage is not None}
+        waiting += node.inputs
+    own = {id(storage) for sign, storage in tape.steps[since:] if sign > 0}
+    return total(storage.size for key, storage in found.items() if key in own)
 
 
 def _waiting(tape: Tape, out: Any) -> list[Size]:
@@ -197,6 +226,7 @@ def _run_ends(seat: Seat) -> EndPass:
     mask, first_mask = _mask(ops), _mask(ops, first=True)
     since = len(tape.steps)
     hidden, ends = ops.hidden("last hidden states"), seat.arch.ends
+    ops.weights = {weight.name: weight for block in seat.arch.root for weight in block.weights}
     normed = ops.norm(ends.norm, ends.final, hidden) if ends.final else tape.hold(hidden)
     tape.drop(hidden)
     start = len(tape.steps)
@@ -221,9 +251,9 @@ def _run_ends(seat: Seat) -> EndPass:
         embedding,
         gradient,
         tape.alive("logits", since),
-        leaf := _leaf(seat),
+        _leaf(seat) + _dropped(seat),
         mask,
-        _front(seat) + leaf,
+        _front(seat),
         first_mask,
     )
 
@@ -250,18 +280,23 @@ def _mask(ops: Model, *, first: bool = False) -> Size:
 
 
 def _leaf(seat: Seat) -> Size:
-    """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images."""
-    changed = seat.arch.ends.scales or seat.arch.ends.learned or seat.sees
-    dropped = seat.tokens * seat.arch.hidden if seat.arch.ends.drops and seat.records else 0
-    return (_embedded(seat) if changed and seat.inputs_require_grad else 0) + dropped
+    """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images or
+    with learned positions."""
+    changed = seat.arch.ends.scales == "model" or seat.arch.ends.learned or seat.sees
+    return _embedded(seat) if changed and seat.inputs_require_grad else 0
+
+
+def _dropped(seat: Seat) -> Size:
+    """The mask of the embedding's dropout."""
+    return seat.tokens * seat.arch.hidden if seat.arch.ends.drops and seat.records else 0
 
 
 def _front(seat: Seat) -> Size:
-    """What is there while blocks run forward: the embedding, the learned positions that were added to it, and the mask
-    of its dropout."""
+    """What is there while blocks run forward: the embedding, the learned positions that were added to it, the mask of
+    its dropout, and a leaf where the model's forward holds what was made of it."""
     learned, width = seat.arch.ends.learned, seat.arch.hidden * BYTES[seat.param_dtype]
     rows = seat.tokens if learned == "own" else seat.seq_len if learned else 0
-    return _embedded(seat) + rows * width
+    return _embedded(seat) + rows * width + _dropped(seat) + (0 if learned else _leaf(seat))
 
 
 def _embedded(seat: Seat) -> Size:

@@ -86,6 +86,8 @@ class Weight(Struct, frozen=True):
         return self.used * prod(self.shape[1:]) if self.used else self.elements
 
 
+_ALSO_LINEAR = ("per_layer_projection.weight", "per_layer_model_projection.weight")
+"""linear layers of Gemma 3n by the ends of their names"""
 _LINEAR = ("attention", "mlp", "shared_experts", "mixer_ssm_conv")
 """modules whose matrices are linear layers"""
 
@@ -125,7 +127,9 @@ class Blocks(Struct, frozen=True):
         module = self.module(weight)
         if module == "vision":
             return not weight.name.endswith(("embed.weight", "embedding.weight"))
-        return module in (*_LINEAR, "router") and not weight.bare
+        if weight.bare:
+            return False
+        return module in (*_LINEAR, "router") or weight.name.endswith(_ALSO_LINEAR)
 
     @property
     def params(self) -> Size:
@@ -180,8 +184,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     norm: str = "rms"
     final: str = "norm"
     """the last norm's name; "" for none"""
-    scales: bool = False
-    """a constant multiplies the embedding"""
+    scales: Literal["", "module", "model"] = ""
+    """a constant multiplies the embedding: inside its own module, or in the model's forward"""
     logits: Literal["", "scaled", "capped"] = ""
     """what is done to the logits: nothing, a product with a constant, or a soft cap"""
     kernel: str = ""
@@ -196,6 +200,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """each of these has tables of positions of its own"""
     scales_hidden: bool = False
     """a constant multiplies what the head is given"""
+    layer_inputs: Size = 0
+    """width of the embedding that each layer has of its own; 0: none"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
     own_cache: bool = False

@@ -160,16 +160,21 @@ def activations_block(seat: Seat) -> Size:
     layers, end = stack(seat), end_pass(seat)
     if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
         return end.front + end.hidden + layers.most(_forward)
-    waits, leaf = tied_gradient(seat) if _tied_waits(seat) else 0, end.leaf if seat.sees else 0
+    waits = tied_gradient(seat) if _tied_waits(seat) else 0
     match seat.instant:
         case "first block" if seat.state == "backward":
             return (_inner_backward(layers) if seat.inner else _backward(layers.last)) + waits
         case "last block" if seat.state == "backward":
-            return _backward(layers.first) + waits + leaf
+            return _backward(layers.first) + layers.over(1, len(layers.order), _left) + waits + end.leaf
         case "embedding":
-            return end.embedding - end.embedding_gradient + waits + leaf
+            return end.embedding - end.embedding_gradient + waits + (_at_leaf(seat) if seat.inputs_require_grad else 0)
         case _:
             return _last_forward(layers)
+
+
+def _at_leaf(seat: Seat) -> Size:
+    """What is beside the gradient of what the embedding gave: that itself, and the gradient behind its dropout."""
+    return end_pass(seat).leaf + (_embedded(seat) if seat.arch.ends.drops else 0)
 
 
 def _forward(block: BlockPass) -> Size:
@@ -178,6 +183,10 @@ def _forward(block: BlockPass) -> Size:
 
 def _backward(block: BlockPass) -> Size:
     return block.backward - block.gradients
+
+
+def _left(block: BlockPass) -> Size:
+    return block.left
 
 
 def _last_forward(layers: Stack) -> Size:
@@ -201,7 +210,7 @@ def _inner_backward(layers: Stack) -> Size:
     def at(place: int, block: BlockPass) -> Size:
         learned = layers.over(place, length, lambda later: later.gradients) - layers.last.gradients
         gone = layers.over(place, length - 1, _kept) + layers.over(place, length - 1, _saved_casts)
-        return _backward(block) + learned - gone
+        return _backward(block) + learned - gone + layers.over(place + 1, length, _left)
 
     return worst(0, *(at(place, block) for place, block in layers.places(inner=True)))
 

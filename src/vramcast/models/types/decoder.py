@@ -89,8 +89,9 @@ class Layer(Struct, frozen=True):
             added = self._dropped(ops, added)
             ops.keep(added)
             return ops.add(x, added)
-        if self.multiplies or self.drops:
-            plain, added = added, ops.times(added) if self.multiplies else ops.dropout(added)
+        added = self._dropped(ops, added)
+        if self.multiplies:
+            plain, added = added, ops.times(added)
             out = ops.add(x, added)
             ops.drop(added, plain)
             return out
@@ -177,7 +178,7 @@ class Decoder(Struct, frozen=True):
     multiplies: Flag = False
     """constants multiply the embedding, what layers add, and the logits"""
     scales: bool = False
-    """a constant multiplies the embedding"""
+    """a constant multiplies the embedding, inside its module"""
     logits: Callable[[Fields], Literal["", "scaled", "capped"]] = _plain_logits
     kernel: str = ""
     """the attention that the class takes where nobody says one"""
@@ -229,7 +230,7 @@ class Decoder(Struct, frozen=True):
             tables_each=self.tables_each,
             learned="own" if self.own_positions else "shared" if self.positions else "",
             drops=bool(self.embeds) and bool(c.get(self.embeds)),
-            scales=self.scales or (c.flag(self.multiplies) and not self.scales_hidden),
+            scales="module" if self.scales else "model" if c.flag(self.multiplies) and not self.scales_hidden else "",
             logits="scaled" if c.flag(self.multiplies) and not self.scales_hidden else self.logits(c),
             kernel=self.kernel,
             wide_tables=self.wide_tables,

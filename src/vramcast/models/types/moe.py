@@ -20,6 +20,7 @@ from vramcast.models.parts import (
     linear,
     norm,
     rotary_width,
+    share_of,
     tensor,
 )
 from vramcast.models.types.decoder import Decoder
@@ -111,7 +112,7 @@ def _mimo_turned(c: Fields) -> Size:
     found = c.get("rope_parameters")
     kinds = cast("dict[str, Any]", found).values() if isinstance(found, dict) else ()
     said = [cast("dict[str, Any]", kind).get("partial_rotary_factor") for kind in kinds if isinstance(kind, dict)]
-    return c.named("rotary_dim", int(int(c.count("head_dim")) * float(next(filter(None, said), _MIMO_PART))))
+    return share_of(c, c.count("head_dim"), next(filter(None, said), _MIMO_PART))
 
 
 _MIMO_PART = 0.334

@@ -154,7 +154,9 @@ def _nas_mlp(c: Fields, layer: int) -> list[Weight]:
 
 
 TYPES = {
-    "baichuan": Decoder(Part(_packed, _fused("self_attn", "W_pack o_proj")), gated(), norms="", more=_LLAMA_NORMS, run=PRE_NORM),
+    "baichuan": Decoder(
+        Part(_packed, _fused("self_attn", "W_pack o_proj")), gated(), norms="", more=_LLAMA_NORMS, run=PRE_NORM
+    ),
     "xverse": Decoder(gqa(), gated(), norms="", more=_LLAMA_NORMS, run=PRE_NORM),
     "internlm": Decoder(gqa("bias", "bias"), gated(), norms="", more=_LLAMA_NORMS, run=PRE_NORM),
     "internlm2": Decoder(
