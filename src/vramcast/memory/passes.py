@@ -223,11 +223,15 @@ def _run_ends(seat: Seat) -> EndPass:
     inputs = tape.alive()
     ops.rope_tables()
     tables = tape.alive() - inputs
+    if seat.arch.ends.wide and seat.records:  # the embedding is shifted and scaled: the shifted one is kept
+        tables = tables + _embedded(seat)
     mask, first_mask = _mask(ops), _mask(ops, first=True)
     since = len(tape.steps)
     hidden, ends = ops.hidden("last hidden states"), seat.arch.ends
     ops.weights = {weight.name: weight for block in seat.arch.root for weight in block.weights}
-    normed = ops.norm(ends.norm, ends.final, hidden) if ends.final else tape.hold(hidden)
+    low = ops.narrowed(hidden) if ends.wide else tape.hold(hidden)
+    normed = ops.norm(ends.norm, ends.final, low) if ends.final else tape.hold(low)
+    tape.drop(low)
     tape.drop(hidden)
     start = len(tape.steps)
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)

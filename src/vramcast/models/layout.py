@@ -208,6 +208,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the language model's section says whether it makes a cache, whatever that of the whole model says"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    wide: bool = False
+    """hidden states between layers are fp32"""
     masked: bool = False
     """every layer is given a mask, whatever it sees: a scorer of keys needs it"""
     both_ways: bool = False

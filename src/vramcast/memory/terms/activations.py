@@ -40,7 +40,8 @@ def inputs(seat: Seat) -> Size:
     mask = (end.first_mask if alone else end.mask) if _masked(seat) else 0
     if seat.instant in ("embedding", "first token"):
         return end.inputs + pixels + (mask if seat.reentrant else 0)
-    return end.inputs + pixels + end.tables + mask
+    embedded = _embedded(seat) if seat.arch.ends.wide and seat.state == "forward" else 0  # a variable of the model's
+    return end.inputs + pixels + end.tables + embedded + mask
 
 
 def _masked(seat: Seat) -> bool:
