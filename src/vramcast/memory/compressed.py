@@ -62,7 +62,8 @@ class Compressed(Indexer):
         return self.tape.node(out, [x], [], lambda gradient: [self.tape.like(x, "unpadded gradient")])
 
     def convolve_steps(self, name: str, x: Tensor, steps: Size) -> Tensor:
-        """A convolution along every sequence, which gets `steps` shorter; it keeps its input."""
+        """A convolution along every sequence, which gets `steps` shorter. One backward makes all gradients, so it keeps
+        its input whatever learns (derivatives.yaml, convolution)."""
         tape = self.tape
         channels, each, taps = self.weights[f"{name}.weight"].shape
         sizes = (("weight", channels, each * taps), ("bias", 1, channels))
@@ -75,8 +76,7 @@ class Compressed(Indexer):
             grads = [tape.like(one, "gradient", kind="gradient") if one.requires_grad else None for one in learned]
             return [result, *grads]
 
-        saved = [learned[0], given] if self.base_trains else [learned[0]]
-        tape.node(out, [given, *learned], saved, backward)
+        tape.node(out, [given, *learned], [learned[0], given], backward)
         self.drop(given, *learned)
         return out
 
