@@ -23,7 +23,7 @@ RIGHT = {
         zaya""",
     "full, recompute": """
         llama qwen2 qwen3 granite smollm3 iquestcoder exaone internlm3 hunyuan_v1_dense qwen3_moe mixtral
-        olmoe flex_olmo granitemoe phimoe gpt_oss minimax_m2 ernie4_5_moe hunyuan_v1_moe dots1 glm4_moe
+        qwen2_moe olmoe flex_olmo granitemoe phimoe gpt_oss minimax_m2 ernie4_5_moe hunyuan_v1_moe dots1 glm4_moe
         hy_v3 mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite deepseek_v32 glm_moe_dsa
         zaya""",
     "lora": """
@@ -34,14 +34,13 @@ RIGHT = {
     "lora, recompute": """
         llama qwen2 qwen3 smollm3 iquestcoder exaone internlm3 hunyuan_v1_dense arcee gemma qwen3_moe
         mixtral olmoe flex_olmo phimoe gpt_oss minimax_m2 ernie4_5_moe hunyuan_v1_moe dots1 glm4_moe hy_v3
-        mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite deepseek_v32 glm_moe_dsa granitemoe""",
+        mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite deepseek_v32 glm_moe_dsa granitemoe
+        qwen2_moe""",
 }
 """mode → model types that are within 1 % at every instant"""
 _WINDOWS = "sequences longer than the window: the class makes a mask, and with one it takes the efficient kernel"
 EXCEPTIONS = {
     **{("mistral", mode): _WINDOWS for mode in MODES},
-    ("qwen2_moe", "full, recompute"): "a mask for a window of 0 tokens, which no layer takes",
-    ("qwen2_moe", "lora, recompute"): "the same",
     ("zaya", "lora, recompute"): "the first block's input is alive while the embedding's gradient is made",
     ("granite", "lora, recompute"): "the embedding's output is a leaf that stays while its gradient is made",
 }

@@ -210,6 +210,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
     wide: bool = False
     """hidden states between layers are fp32"""
+    idle_mask: bool = False
+    """the model's forward makes a mask that no layer takes"""
     masked: bool = False
     """every layer is given a mask, whatever it sees: a scorer of keys needs it"""
     both_ways: bool = False

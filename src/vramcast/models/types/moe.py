@@ -135,6 +135,7 @@ TYPES = {
             sparse=sparse_step,
             scores=_SHARES,
         ),
+        slides_if="use_sliding_window",
     ),
     "qwen3_moe": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), moe(sparse=sparse_step, scores=_SHARES)),
     "olmoe": Decoder(
