@@ -223,11 +223,15 @@ def _run_ends(seat: Seat) -> EndPass:
     inputs = tape.alive()
     ops.rope_tables()
     tables = tape.alive() - inputs
+    if seat.arch.ends.wide and seat.records and seat.tuning == "full":  # the embedding as it was before it is scaled
+        tables = tables + _embedded(seat)
     mask, first_mask = _mask(ops), _mask(ops, first=True)
     since = len(tape.steps)
     hidden, ends = ops.hidden("last hidden states"), seat.arch.ends
     ops.weights = {weight.name: weight for block in seat.arch.root for weight in block.weights}
-    normed = ops.norm(ends.norm, ends.final, hidden) if ends.final else tape.hold(hidden)
+    low = ops.narrowed(hidden) if ends.wide else tape.hold(hidden)
+    normed = ops.norm(ends.norm, ends.final, low) if ends.final else tape.hold(low)
+    tape.drop(low)
     tape.drop(hidden)
     start = len(tape.steps)
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
@@ -282,7 +286,8 @@ def _mask(ops: Model, *, first: bool = False) -> Size:
 def _leaf(seat: Seat) -> Size:
     """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images or
     with learned positions."""
-    changed = seat.arch.ends.scales == "model" or seat.arch.ends.learned or seat.sees
+    ends = seat.arch.ends
+    changed = ends.scales == "model" or ends.learned or ends.wide or seat.sees
     return _embedded(seat) if changed and seat.inputs_require_grad else 0
 
 
@@ -296,7 +301,7 @@ def _front(seat: Seat) -> Size:
     its dropout, and a leaf where the model's forward holds what was made of it."""
     learned, width = seat.arch.ends.learned, seat.arch.hidden * BYTES[seat.param_dtype]
     rows = seat.tokens if learned == "own" else seat.seq_len if learned else 0
-    return _embedded(seat) + rows * width + _dropped(seat) + (0 if learned else _leaf(seat))
+    return _embedded(seat) + rows * width + _dropped(seat) + (0 if learned or seat.arch.ends.wide else _leaf(seat))
 
 
 def _embedded(seat: Seat) -> Size:

@@ -40,7 +40,9 @@ def inputs(seat: Seat) -> Size:
     mask = (end.first_mask if alone else end.mask) if _masked(seat) else 0
     if seat.instant in ("embedding", "first token"):
         return end.inputs + pixels + (mask if seat.reentrant else 0)
-    return end.inputs + pixels + end.tables + mask
+    forward = seat.state == "forward" or (_without_grad(seat) and seat.instant in ("prefill", "last block"))
+    idle = seat.tokens * seat.seq_len if seat.arch.ends.idle_mask and forward else 0
+    return end.inputs + pixels + end.tables + mask + idle
 
 
 def _masked(seat: Seat) -> bool:
@@ -87,7 +89,7 @@ def activations_saved(seat: Seat) -> Size:
         return end.front
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
         last_input = layers.last.carried if layers.last.keeps_input else end.hidden
-        own = first.carried if seat.arch.ends.learned else 0  # else it is what the embedding gave
+        own = first.carried if seat.arch.ends.learned or seat.arch.ends.wide else 0  # else what the embedding gave
         return end.front + own + first.saved + first.cached + layers.inner(_kept_and_cached) + last_input
     if seat.instant == "first block":  # backward begins with the last layer, which counts its own
         return end.leaf + first.carried + first.saved + layers.inner(_kept)
