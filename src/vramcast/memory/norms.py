@@ -34,8 +34,10 @@ class Norms(Eager):
             copy = tape.like(weight, "copy of the weight", "fp32")
             weight = tape.node(copy, [weight], [], lambda gradient, own=weight: [self._gradient_as(own, gradient)])
         weighted = self.scale(normal, weight, "weighted")
+        if copied:  # the product is a new value of the same variable
+            self.drop(normal)
         out = self.cast(weighted, x.dtype, "norm output")
-        self.drop(normal, weighted, mean, weight)
+        self.drop(weighted, mean, weight, *([] if copied else [normal]))
         return out
 
     def _l2_norm(self, x: Tensor) -> Tensor:

@@ -77,7 +77,9 @@ def new_tape(seat: Seat, *, records: bool) -> Model:
 
 
 def infer_block(seat: Seat, kind: Blocks) -> BlockPass:
-    """A block of which nothing is kept."""
+    """A block of which nothing is kept; nothing to speak of where `generate` gives it the last token only."""
+    if seat.state == "generate" and getattr(kind.forward, "last_only", False):
+        return BlockPass(0, 0, 0, 0, 0, 0, 0)
     ops = new_tape(seat, records=False)
     _, since = _forward_block(ops, kind)
     return BlockPass(0, 0, ops.tape.alive("cast", since), 0, ops.tape.peak(since), 0, 0)

@@ -148,6 +148,8 @@ class Gemma4Layer(Struct, frozen=True):
     mlp: Forward
     router: Forward | None
     inputs: LayerInput | None = None
+    last_only: bool = False
+    """behind the layers that have keys of their own, `generate` goes on with the last token of the prompt"""
 
     def __call__(self, ops: Operators, hidden: Tensor) -> Tensor:
         middle = self._added(ops, hidden, self._through(ops, hidden, "input_layernorm", self.attention), _ATTENDED)
@@ -319,7 +321,7 @@ class _Gemma4(_Gemma, frozen=True):
         mlp = Gated("mlp", "gate_proj up_proj down_proj", "", c.word("hidden_activation", "gelu_pytorch_tanh"))
         router = Gemma4Router(c.count("top_k_experts")) if c.flag("enable_moe_block") else None
         inputs = LayerInput(c.count("hidden_size_per_layer_input", 0, 0), c.count("num_hidden_layers"), mlp.activation)
-        return Gemma4Layer(attention, mlp, router, inputs if inputs.width else None)
+        return Gemma4Layer(attention, mlp, router, inputs if inputs.width else None, _shares(c, layer))
 
     def ends(self, c: Fields) -> Ends:
         full = [_full(c, layer, 6) for layer in range(c.count("num_hidden_layers"))]
