@@ -35,9 +35,8 @@ types: setup
 layers: setup
 	$(BIN)/lint-imports
 
-docs: setup  ## docs/articles.md, every figure of it computed anew
-	$(BIN)/python -m vramcast.rules_of_thumb > docs/articles.md.new
-	mv docs/articles.md.new docs/articles.md
+docs: setup  ## every figure of docs/articles.md asked for again, and mended
+	$(BIN)/python -m tools.figures docs/articles.md --write
 
 ci: lint types layers fuzz test  ## tests last: their closing line is the verdict
 

@@ -33,7 +33,7 @@ from tests.models.tiny import MODES, job, smallest, tiny  # noqa: E402
 
 from vramcast.errors import Refused  # noqa: E402
 from vramcast.estimate import forecast  # noqa: E402
-from vramcast.memory import passes  # noqa: E402
+from vramcast.memory import allocator, passes  # noqa: E402
 from vramcast.memory.alloc_conf import AllocatorSettings  # noqa: E402
 from vramcast.memory.head import Model  # noqa: E402
 from vramcast.memory.seat import Seat  # noqa: E402
@@ -305,8 +305,9 @@ def _tape(runs: list[Run], block: int, moment: str) -> list[Row]:
     if quiet and moment == "saved":
         return [Row(int(of_kind[0].tape.steps[of_kind[0].begin - 1][1].size), "block input")]
     run = of_kind[-1] if block == 0 else of_kind[0]
-    between = next((step for step, (sign, one) in enumerate(run.tape.steps)
-                    if sign > 0 and one.name.endswith("output gradient") and step >= run.end), run.begin)  # fmt: skip
+    after = (step for step, (sign, one) in enumerate(run.tape.steps)
+             if sign > 0 and one.name.endswith("output gradient") and step >= run.end)  # fmt: skip
+    between = run.begin if quiet else next(after, run.end)  # a checkpoint's backward begins with the block's forward
     if moment == "saved":
         at = between - 1
     else:
@@ -346,6 +347,8 @@ def main() -> int:
     parser.add_argument("--new", action="store_true", help="run every class again")
     parser.add_argument("what", nargs="*", metavar="TYPE or PATH=VALUE")
     asked = parser.parse_args()
+    if asked.by_term:  # the tape itself, with numbers in it
+        passes.planned = allocator.planned = lambda seat, what, make: make(seat)  # type: ignore[assignment]
     more = dict(text.split("=", 1) for text in asked.what if "=" in text)
     names = [name for name in asked.what if "=" not in name] or list(smallest())
     unknown = [name for name in names if name not in smallest()]

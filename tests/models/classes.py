@@ -160,6 +160,31 @@ def _counted(entry: Entry, config: Callable[[], dict[str, Any]]) -> Counted:
     return Counted(how, int(ours.params))
 
 
+def adapted(entry: Entry) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(trainable, all parameters) of LoRA on all linear layers of a class of at most four layers: ours, PEFT's."""
+    import torch
+    import transformers
+    from peft import LoraConfig, get_peft_model
+
+    from vramcast.models.adapters import count, lora_adapter
+    from vramcast.models.counted import counted_layout
+    from vramcast.trace.child.classes import count as count_class
+    from vramcast.trace.child.model import configuration
+    from vramcast.trace.question import ClassQuestion
+
+    values = _defaults(entry)() | {"architectures": [entry.class_name]}
+    if "layer_types" not in values and isinstance(values.get("num_hidden_layers"), int):
+        values["num_hidden_layers"] = min(values["num_hidden_layers"], 4)
+    with torch.device("meta"):
+        model = getattr(transformers, entry.class_name)(configuration(values))
+        model.tie_weights()
+        task = "CAUSAL_LM" if "CausalLM" in entry.class_name else None
+        theirs = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type=task))
+    layout = counted_layout(entry.kind, values, count_class(ClassQuestion(config=values)), "")
+    ours = count(layout, lora_adapter(4, ["all-linear"], source=""), "fp32")
+    return (int(ours.trainable), int(ours.total)), theirs.get_nb_trainable_parameters()
+
+
 def _defaults(entry: Entry) -> Callable[[], dict[str, Any]]:
     def config() -> dict[str, Any]:
         """As `save_pretrained` writes it: of the part that the class is about."""

@@ -25,6 +25,7 @@ from vramcast.errors import Refused
 from vramcast.models.adapters import AdapterCount, Tensor, count, dtype_of, read_adapter
 from vramcast.models.adapters.methods import __file__ as methods_file
 from vramcast.models.adapters.modules import tree
+from vramcast.models.counted import class_types
 from vramcast.models.describe import build_layout
 from vramcast.models.layout import Layout
 from vramcast.models.types import family_of
@@ -74,7 +75,7 @@ def facts() -> str:
     from peft.utils import transformers_weight_conversion as conversion
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-    known = family_of()
+    known = {*family_of(), *class_types()}
     schemes = conversion._MOE_TARGET_MODULE_MAPPING
     pattern = conversion._MODEL_TO_CONVERSION_PATTERN
     packed = {name: pattern[name] for name in sorted(known) if pattern.get(name) in schemes}

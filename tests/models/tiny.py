@@ -26,12 +26,12 @@ _SIZES = {
     80: "moe_intermediate_size shared_expert_intermediate_size shared_intermediate_size",
     1000: "vocab_size vocab_size_per_layer_input",
     4: """num_attention_heads n_head n_heads num_heads attention_heads swa_num_attention_heads linear_num_value_heads
-        vt_num_attention_heads linear_num_heads index_n_heads conf_num_attention_heads""",
+        vt_num_attention_heads linear_num_heads conf_num_attention_heads""",
     2: """num_key_value_heads swa_num_key_value_heads linear_num_key_heads depth vt_num_hidden_layers num_global_layers
         conf_num_hidden_layers num_experts_per_tok num_experts_per_token experts_per_token moe_topk moe_k o_groups
         num_kv_shared_layers conf_reduction_factor interleave_moe_layer_step n_heads_in_group""",
     1: "first_k_dense_replace num_dense_layers topk_group moe_layer_start_index num_hash_layers",
-    8: """num_experts num_local_experts n_routed_experts moe_num_experts mamba_n_heads mamba_num_heads""",
+    8: """index_n_heads num_experts num_local_experts n_routed_experts moe_num_experts mamba_n_heads mamba_num_heads""",
     32: """head_dim swa_head_dim swa_v_head_dim linear_key_head_dim linear_value_head_dim linear_head_dim mamba_d_head
         mamba_head_dim index_head_dim qk_nope_head_dim index_topk global_head_dim""",
     16: "qk_rope_head_dim rotary_dim hidden_size_per_layer_input state_size mamba_d_state ssm_state_size laurel_rank",
@@ -58,7 +58,10 @@ _OWN: dict[str, Config] = {
     "nemotron_h": {"n_groups": 2},
     "qwen2": {"use_sliding_window": False},
     "qwen": {"kv_channels": 32},
-    "mimo_v2_flash": {"swa_num_key_value_heads": 4, "swa_v_head_dim": 24, "head_dim": 48, "swa_head_dim": 48},
+    "mimo_v2_flash": {
+        "swa_num_key_value_heads": 4, "swa_v_head_dim": 24, "head_dim": 48, "swa_head_dim": 48,
+        "hybrid_layer_pattern": [0, 1, 1, 1], "moe_layer_freq": [0, 1, 1, 1],  # what its class makes of no layer_types
+    },
     "deepseek_v32": {"n_group": 2},
     "deepseek_v4": {"num_key_value_heads": 1},
     "zaya": {"num_experts_per_tok": 1},
@@ -107,7 +110,7 @@ SCANNED = ("mamba", "falcon_mamba", "jamba")
 JOB = {
     "gpu": "a100-sxm-80gb", "framework": "transformers==5.24.0", "algorithm": "sft", "micro_batch": 2,
     "seq_len": SEQ_LEN, "labelled_frac": 1.0, "accumulation": 1, "weights_dtype": "bf16", "compute_dtype": "bf16",
-    "autocast": False, "attention": "flash", "loss": "full",
+    "autocast": False, "loss": "full",
 }  # fmt: skip
 
 

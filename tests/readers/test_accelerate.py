@@ -9,7 +9,7 @@ import pytest
 
 from vramcast.errors import Refused
 from vramcast.readers import read_config
-from vramcast.readers.starter import _PRESETS  # pyright: ignore[reportPrivateUsage]
+from vramcast.readers.launchers import _PRESETS  # pyright: ignore[reportPrivateUsage]
 from vramcast.types.job import Understanding
 
 HERE = Path(__file__).parent

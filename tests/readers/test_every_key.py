@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from vramcast.errors import Refused
-from vramcast.readers import accelerate, deepspeed
-from vramcast.readers.accelerate import read_accelerate
-from vramcast.readers.deepspeed import read_deepspeed
 from vramcast.readers.document import Document
-from vramcast.readers.trl import Program, read_trl
-from vramcast.readers.trl_keys import CHOOSES, KEYS, NO_EFFECT, OLD, RULED, UNREAD
+from vramcast.readers.frameworks import accelerate, deepspeed
+from vramcast.readers.frameworks.accelerate import read_accelerate
+from vramcast.readers.frameworks.deepspeed import read_deepspeed
+from vramcast.readers.frameworks.trl.keys import CHOOSES, KEYS, NO_EFFECT, OLD, RULED, UNREAD
+from vramcast.readers.frameworks.trl.reader import Program, read_trl
 from vramcast.types.job import Understanding
 
 VALUES: list[Any] = [True, False, 0, 1, 64, None, "text", "auto", "", [], {}, ["a"], {"a": 1}, {"a": False}]

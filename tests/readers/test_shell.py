@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from vramcast.errors import Refused
-from vramcast.readers.arithmetic import evaluate
-from vramcast.readers.launch import recognise
-from vramcast.readers.shell import Command, commands_of
-from vramcast.readers.shell_words import Gap, Word
+from vramcast.readers.bash.arithmetic import evaluate
+from vramcast.readers.bash.script import Command, commands_of
+from vramcast.readers.bash.words import Gap, Word
+from vramcast.readers.command import recognise
 
 
 def run(text: str) -> Command:

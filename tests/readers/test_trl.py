@@ -10,7 +10,7 @@ import pytest
 from vramcast.catalog.frameworks import defaults, parse_framework
 from vramcast.errors import Refused
 from vramcast.readers import read_config
-from vramcast.readers.trl_keys import CHOOSES, KEYS, NO_EFFECT, OLD, RULED, UNREAD
+from vramcast.readers.frameworks.trl.keys import CHOOSES, KEYS, NO_EFFECT, OLD, RULED, UNREAD
 from vramcast.types.job import Understanding
 from vramcast.types.paths import find
 

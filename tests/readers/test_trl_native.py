@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vramcast.readers import native_keys, read_config
-from vramcast.readers.trl import NATIVE
+from vramcast.readers.frameworks.trl.reader import NATIVE
 
 EDITS: dict[str, list[Any]] = {
     "model": ["org/m"],

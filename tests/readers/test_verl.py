@@ -11,11 +11,11 @@ from vramcast.catalog.frameworks import defaults, framework, parse_framework
 from vramcast.errors import Refused
 from vramcast.estimate import resolve
 from vramcast.readers import native_keys, read_config
-from vramcast.readers.verl_defaults import RELEASES, default, has_key
-from vramcast.readers.verl_keys import CRITIC, KEYS, OLD, RULED
-from vramcast.readers.verl_limits import REFUSED
-from vramcast.readers.verl_native import NATIVE
-from vramcast.readers.verl_overrides import parse_value
+from vramcast.readers.frameworks.verl.defaults import RELEASES, default, has_key
+from vramcast.readers.frameworks.verl.keys import CRITIC, KEYS, OLD, RULED
+from vramcast.readers.frameworks.verl.limits import REFUSED
+from vramcast.readers.frameworks.verl.native import NATIVE
+from vramcast.readers.hydra import parse_value
 from vramcast.types.job import Origin, Understanding, check_value
 from vramcast.types.paths import find
 

@@ -10,10 +10,18 @@ import pytest
 
 from vramcast.errors import Refused
 from vramcast.readers.document import Document
-from vramcast.readers.verl import read_verl_yaml
-from vramcast.readers.verl_defaults import NEWEST, RELEASES, default, has_key, is_default, keys_of, release_of
-from vramcast.readers.verl_keys import ACTOR, CRITIC, KEYS, OLD, ROLLOUT, RULED
-from vramcast.readers.verl_limits import NO_EFFECT, REFUSED
+from vramcast.readers.frameworks.verl.defaults import (
+    NEWEST,
+    RELEASES,
+    default,
+    has_key,
+    is_default,
+    keys_of,
+    release_of,
+)
+from vramcast.readers.frameworks.verl.keys import ACTOR, CRITIC, KEYS, OLD, ROLLOUT, RULED
+from vramcast.readers.frameworks.verl.limits import NO_EFFECT, REFUSED
+from vramcast.readers.frameworks.verl.reader import read_verl_yaml
 from vramcast.types.job import Understanding
 
 KINDS: list[Any] = [True, False, 0, 1, 3, 0.5, None, "", "some text", [], ["a"], {}]

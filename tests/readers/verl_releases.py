@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from vramcast.readers.verl_defaults import FILE
-from vramcast.readers.verl_overrides import flat
+from vramcast.readers.frameworks.verl.defaults import FILE
+from vramcast.readers.hydra import flat
 
 LEFT_OUT = (
     "_target_", "profiler", "global_profiler", "transfer_queue", "npu_profile", "controller_nsight_options",

@@ -54,6 +54,12 @@ PATTERNS = (
         r"allocated_peak",
         "half of what plain torch takes: an earlier script kept 16-bit logits, by the reading alone",
     ),
+    (
+        r"fms-gran-powerlm-3b-.*",
+        r"static",
+        "a class of Transformers 4.4x: 3 to 18 MB that the class of 5.24 does not have (buffers, routers in fp32); "
+        "not explained to the byte",
+    ),
     (r"t4-.*-nf4-.*(TinyLlama|SmolLM2-360M|Qwen2.5-1.5B)", r"allocated_.*", _STAGED),
 )
 """(id, quantity) of whole families of readings; a single operator's is the trace's, all others the formulas'"""

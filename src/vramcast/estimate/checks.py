@@ -44,13 +44,13 @@ def _check_attention(
 ) -> set[str]:
     """Eager attention where it is not modelled, or another where the model's class has none."""
     runs = settings.engine_kind == "hf" and generates(settings)
-    if settings.attention == "eager" and runs and not arch.ends.eager:
+    if settings.attention == "eager" and runs and arch.ends.kernel != "eager":
         mistakes.add(
             "attention = eager is modelled in training, and not yet where the model generates",
             **{"from": origin("attention"), "allowed": "flash, efficient"},
         )
         return {"attention"}
-    if settings.attention == "efficient" and arch.ends.eager:
+    if settings.attention == "efficient" and arch.ends.kernel == "eager":
         mistakes.add(
             f"attention = efficient is not there for {arch.model_type}: Transformers has none for its class",
             **{"from": origin("attention"), "allowed": "eager, flash"},
@@ -138,27 +138,40 @@ def _check_lora(settings: Settings, arch: Arch, origin: Callable[[str], str], mi
             f"lora.targets is not known: PEFT has none of its own for model type {arch.model_type}",
             help="--set lora.targets=q_proj,v_proj",
         )
-    unknown = [name for name in settings.lora_targets or [] if name not in (*arch.linears, "all-linear")]
+    from vramcast.models.adapters.methods import moved  # a large file, which few jobs need
+
+    found = moved(arch.model_type, settings.lora_targets or [], arch.linears)
+    unknown = [name for name in found.linears if name not in arch.linears]
     if unknown:
         mistakes.add(
             f"lora.targets: {', '.join(unknown)} match no linear layer of {arch.name}",
             **{"from": origin("lora.targets"), "allowed": ", ".join((*arch.linears, "all-linear"))},
         )
-    moved = _moved_targets(arch, settings.lora_targets or [])
-    if moved:
+    if found.lacking:
         mistakes.add(
-            f"lora.targets: PEFT moves {', '.join(moved)} to the packed experts of {arch.model_type}, and adapters on "
-            "those are not modelled yet",
-            **{"from": origin("lora.targets"), "allowed": ", ".join(_attention(arch))},
+            f"lora.targets: {', '.join(found.lacking)} must be targeted too: packed experts have them in one parameter",
+            **{"from": origin("lora.targets")},
         )
-    sides = [min(map(int, weight.shape)) for block in arch.kinds for weight in block.weights
-             if weight.name.removesuffix(".weight") in block.linears()]  # fmt: skip
-    widest = max(sides, default=1)  # a gate of one output is adapted by any rank: PEFT asks nothing
-    if settings.lora_rank > widest:
+    if found.parameters and settings.lora_dropout:
         mistakes.add(
-            f"lora.rank = {settings.lora_rank} is above the width of a layer it adapts ({widest})",
-            **{"from": origin("lora.rank"), "allowed": f"1 to {widest}"},
+            f"lora.dropout = {settings.lora_dropout} with adapters on packed experts: PEFT has none there",
+            **{"from": origin("lora.dropout"), "lora.targets": origin("lora.targets"), "allowed": "0"},
         )
+    narrowest = _narrowest(arch, settings.lora_targets or [])
+    if settings.lora_rank > narrowest:
+        mistakes.add(
+            f"lora.rank = {settings.lora_rank} is above the width of a layer it adapts ({narrowest})",
+            **{"from": origin("lora.rank"), "allowed": f"1 to {narrowest}"},
+        )
+
+
+def _narrowest(arch: Arch, targets: list[str]) -> int:
+    """The least width that goes into an adapted layer; what comes out may be narrower, as of a gate of one number."""
+    linears = {name: weight for block in arch.kinds for weight in block.weights
+               if (name := weight.name.removesuffix(".weight")) in block.linears()}  # fmt: skip
+    widths = {name: int(weight.shape[-1]) for name, weight in linears.items()}
+    adapted = [width for name, width in widths.items() if name.rpartition(".")[2] in targets]
+    return min(adapted or widths.values(), default=1 << 30)
 
 
 def _check_images(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:
@@ -191,22 +204,6 @@ def _check_cache(settings: Settings, origin: Callable[[str], str], mistakes: Mis
             f"engine.kv_dtype = {dtype} is no dtype of a cache with engine.kind = {kind}",
             **{"from": origin("engine.kv_dtype"), "allowed": ", ".join(_CACHES[kind])},
         )
-
-
-def _moved_targets(arch: Arch, targets: list[str]) -> list[str]:
-    """Targets that PEFT takes for parameters of packed experts, by their names in transformers 4. `all-linear` has
-    them all."""
-    from vramcast.models.adapters.methods import fusions  # a large file, which few jobs need
-
-    known = fusions()
-    names = known.renamed.get(known.types.get(arch.model_type, ""), {})
-    return list(names) if names and "all-linear" in targets else [name for name in targets if name in names]
-
-
-def _attention(arch: Arch) -> list[str]:
-    """Last names of the linear layers of attention."""
-    found = (name.rpartition(".")[2] for block in arch.kinds for name in block.linears() if "attn" in name)
-    return list(dict.fromkeys(found))
 
 
 def _check_window(settings: Settings, arch: Arch, origin: Callable[[str], str], mistakes: Mistakes) -> None:

@@ -32,8 +32,8 @@ _Rule = Iterator[tuple[str, Value, str]]
 
 
 def _attention(settings: Settings, arch: Arch | None, gpu: Gpu | None) -> _Rule:
-    if settings.attention is None and arch is not None and arch.ends.eager:
-        yield "attention", "eager", f"Transformers has no other for {arch.model_type}"
+    if settings.attention is None and arch is not None and arch.ends.kernel:
+        yield "attention", arch.ends.kernel, f"the classes of {arch.model_type} have no other"
     elif settings.attention is None:
         flash = gpu is None or gpu.has_bf16
         why = "torch's choice on sm_80 and newer" if flash else "torch's choice before sm_80"

@@ -46,6 +46,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
     """the checkpoint's own"""
     gpu: Gpu
     card_named: bool
+    sdpa: bool
+    """attention goes through scaled_dot_product_attention: windows need masks there"""
     recipe: Recipe
     framework: str
     assumptions: list[Assumption]
@@ -81,9 +83,11 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
     arch, own = (model.arch, model.quantisation) if model is not None else (None, None)
     implied = {fact.path: fact for fact in implied_facts(asked, own, model.row.where if model is not None else "")}
     warnings: list[str] = []
+    sdpa = True
     filled = {**implied, **asked}
     if framework is not None:
         filled = _with_framework(filled, framework, warnings)
+        sdpa = "attention" not in filled or filled["attention"].value != "flash"
         filled = derived(filled, arch, gpu)
     _check(asked, filled, model, gpu, warnings, mistakes, also, complete=framework is not None)
     mistakes.done()
@@ -106,6 +110,7 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         quantisation=own,
         gpu=gpu or typical_gpu(),
         card_named=gpu is not None,
+        sdpa=sdpa,
         recipe=behaviour,
         framework=name,
         assumptions=[*_stands_for(model.row), *_assumptions(asked, filled, settings, behaviour)],

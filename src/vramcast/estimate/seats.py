@@ -47,6 +47,7 @@ class Seats:
             inner=instant.name == "blocks",
             when=when,
             memo=memo,
+            masked=self._masked(state, work),
             **work,
         )
         return named(seat) if self.names else seat
@@ -57,16 +58,26 @@ class Seats:
             return {}
         if state == "infer":
             sequences, length = _tokens(self.settings, scores=True)
-            return {"sequences": sequences, "seq_len": length, "kernel_len": length, **self._score(phase)}
+            return {"sequences": sequences, "seq_len": length, **self._score(phase)}
         if state != "generate":
             return {}
         total, prompt = total_len(self.settings), prompt_len(self.settings)
         sequences = {"sequences": generated_sequences(self.settings), **self._without_autocast()}
         if instant == "decode":
-            sequences |= {"decodes": True, "seq_len": 1, "kernel_len": 1, "cached_len": total}
+            sequences |= {"decodes": True, "seq_len": 1, "cached_len": total}
         else:
-            sequences |= {"seq_len": prompt, "kernel_len": prompt, "cached_len": prompt}
+            sequences |= {"seq_len": prompt, "cached_len": prompt}
         return {**sequences, "prompt_len": prompt, "longest": total}
+
+    def _masked(self, state: str, work: dict[str, Any]) -> frozenset[int]:
+        """Windows that bind: Transformers makes no mask of a shorter sequence, and FlashAttention's own package takes
+        windows itself (masking_utils.py, _ignore_causal_mask_sdpa)."""
+        length, arch = work.get("seq_len", self.base.seq_len), self.job.arch
+        if self.base.engine is not None or not self.job.sdpa or arch.measured is not None:
+            return frozenset()
+        if length > 1 and (arch.ends.masked or (arch.ends.both_ways and self.base.sees)):  # or images see themselves
+            return frozenset(arch.ends.spans)
+        return frozenset(window for window in arch.windows if window <= length)
 
     def _score(self, phase: str) -> dict[str, Any]:
         """The reference may be the policy without its adapters; the entropy is that of the old policy."""
@@ -133,7 +144,7 @@ def _model_seat(job: Resolved, role: Role, settings: Settings) -> Seat:
         adapter_dtype="fp32" if sharded and _upcasts(job, settings) else settings.lora_dtype,
         adapter_param_dtype=param_dtype if sharded and (settings.autocast or mixed != stored) else settings.lora_dtype,
         adapter_dropout=settings.lora_dropout > 0,
-        targets=_targets(job, settings) if lora else frozenset(),
+        **(_targets(job, settings) if lora else {}),
         optimizer=settings.optimizer,
         optimizer_impl=settings.optimizer_impl,
         accumulates=trains and settings.accumulation > 1,
@@ -151,7 +162,6 @@ def _model_seat(job: Resolved, role: Role, settings: Settings) -> Seat:
         reentrant=settings.recompute_reentrant,
         loss="fused" if fused else "full",
         attention=settings.attention or "flash",
-        kernel_len=length,
         one_sequence=sequences == 1,
         caches=settings.engine_kind == "hf",
         cache=settings.engine_cache,
@@ -192,6 +202,10 @@ def _offloads(settings: Settings) -> frozenset[str]:
     return frozenset(what for what, home in offloaded.items() if home != "none")
 
 
-def _targets(job: Resolved, settings: Settings) -> frozenset[str]:
+def _targets(job: Resolved, settings: Settings) -> dict[str, Any]:
+    """What LoRA adapts: linear layers, and packed experts as parameters."""
+    from vramcast.models.adapters.methods import moved  # a large file, which few jobs need
+
     targets = settings.lora_targets or list(job.arch.default_targets)
-    return frozenset(job.arch.linears) if "all-linear" in targets else frozenset(targets)
+    found = moved(job.arch.model_type, targets, job.arch.linears)
+    return {"targets": frozenset(found.linears), "parameters": found.parameters}

@@ -24,11 +24,10 @@ class Attention(EagerAttention):
         heads: Heads,
         *,
         joined: bool = False,
-        mask: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of all sequences; query, key and value are `tokens * width`. The flash kernel wants keys and
         values of one width (sdp_utils.cpp, check_head_dim_size_flash), and gives what lies as its queries do: head by
-        head where they were `joined`, and then it is copied into rows. It knows no `mask` either."""
+        head where they were `joined`, and then it is copied into rows."""
         seat = self.seat
         if seat.attention == "eager":
             return self._eager(query, key, value, heads)
@@ -36,9 +35,10 @@ class Attention(EagerAttention):
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
+        bound = seat.binds(heads.window)
         other = int(heads.width) != int(heads.values) or int(heads.width) > _WIDEST
-        if seat.attention == "efficient" or mask is not None or other or seat.binds(heads.window):
-            out = self._efficient(query, key, value, heads, [] if mask is None else [mask])
+        if seat.attention == "efficient" or bound or other:
+            out = self._efficient(query, key, value, heads, bound=bound)
         else:
             out = self._flash(query, key, value, heads)
             if joined:
@@ -82,21 +82,22 @@ class Attention(EagerAttention):
             return []
         return [self.tape.like(query, f"expanded {name} gradient") for name in ("key", "value")]
 
-    def _efficient(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, masks: list[Tensor]) -> Tensor:
+    def _efficient(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: Heads, *, bound: bool
+    ) -> Tensor:
         """Memory-efficient attention: keys and values are first expanded to all heads (before torch 2.14 the kernel has
-        no grouped heads); rows of the log-sum-exp are padded to 32. A mask becomes numbers, and is kept. Backward adds
-        an fp32 row sum.
+        no grouped heads); rows of the log-sum-exp are padded to 32. Backward adds an fp32 row sum. A window's mask of
+        true and false becomes one of numbers, which each layer keeps.
 
-        Source: aten/src/ATen/native/transformers/attention.cpp, convert_boolean_attn_mask;
-        aten/src/ATen/native/transformers/cuda/attention_backward.cu; transformers repeat_kv.
+        Source: aten/src/ATen/native/transformers/cuda/attention_backward.cu; attention.cpp,
+        convert_boolean_attn_mask; transformers repeat_kv.
         """
         tape, seat = self.tape, self.seat
         key, value = (self._repeated(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
+        bias = [tape.empty("mask in numbers", seat.tokens, seat.seq_len, query.dtype)] if bound else []
         out = tape.empty("attention output", query.rows, heads.count * heads.values, query.dtype)
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
         log_sum = tape.empty("log-sum-exp", padded_rows, heads.count, "fp32")
-        masked = seat.binds(heads.window)
-        bias = [tape.empty("mask as numbers", query.rows, seat.seq_len, query.dtype)] if masked else []
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
             sides = (("query", query), ("key", key), ("value", value))
@@ -105,7 +106,7 @@ class Attention(EagerAttention):
             tape.drop(row_sum)
             return grads
 
-        tape.node(out, [query, key, value], [query, key, value, out, log_sum, *bias, *masks], backward)
+        tape.node(out, [query, key, value], [query, key, value, out, log_sum, *bias], backward)
         self.drop(log_sum, key, value, *bias)
         return out
 

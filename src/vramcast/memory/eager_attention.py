@@ -6,7 +6,6 @@ from vramcast.memory.linear import Linears
 from vramcast.memory.promotion import promoted
 from vramcast.memory.tape import Tensor
 from vramcast.models.ops import Heads
-from vramcast.num import Size
 
 
 class EagerAttention(Linears):
@@ -24,15 +23,14 @@ class EagerAttention(Linears):
         self.drop(x)
         return alias
 
-    @property
-    def _seen(self) -> Size:
-        """Tokens of a sequence that have keys: with a cache, those that are in it too."""
+    def masks(self, *, first: bool = False) -> list[Tensor]:
+        """What says which tokens see which, of every pair of a sequence's tokens: numbers that are added to eager
+        scores, true or false for windows that a kernel masks. `first`: those of the first layer only."""
         seat = self.seat
-        return seat.cached_len if seat.caches and seat.state == "generate" else seat.seq_len
-
-    def mask(self) -> Tensor:
-        """What is added to the scores, of every pair of tokens of a sequence."""
-        return self.tape.empty("mask", self.seat.tokens, self._seen, self.weights_dtype)
+        eager, spans = seat.attention == "eager", seat.arch.ends.spans
+        needed = [span for span in spans[: 1 if first else None] if eager or span in seat.masked]
+        dtype = self.weights_dtype if eager else "bool"
+        return [self.tape.empty("mask", seat.tokens, seat.seen_len, dtype) for _ in needed]
 
     def _eager(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
         """Keys and values are expanded to all heads; under autocast each product casts its inputs. The softmax is in
@@ -57,6 +55,13 @@ class EagerAttention(Linears):
         scores = self._scores(query, keys, heads)
         scaled = self.times(scores)
         self.drop(scores)
+        if heads.capped:
+            shrunk = self.times(scaled)
+            self.drop(scaled)
+            bent = self.pointwise(shrunk, "tanh", saves=True)
+            self.drop(shrunk)
+            scaled = self.times(bent)
+            self.drop(bent)
         mask = Tensor(scaled.rows, scaled.width, self.weights_dtype, None)
         masked = self.add(scaled, mask)
         self.drop(scaled)
@@ -123,7 +128,7 @@ class EagerAttention(Linears):
         self.drop(low)
         whole, right = right, self._right(right, "key", heads)
         self.drop(whole)
-        out = tape.empty("scores", seat.tokens * heads.count, self._seen, seat.compute_dtype)
+        out = tape.empty("scores", seat.tokens * heads.count, seat.seen_len, seat.compute_dtype)
         self._bmm(out, left, right)
         self.drop(left, right)
         return out
@@ -176,7 +181,7 @@ class EagerAttention(Linears):
             return self._alias(x)
         tape = self.tape
         eager = self.seat.attention == "eager"
-        rows = self.seat.sequences * self._seen if eager else query.rows
+        rows = self.seat.sequences * self.seat.seen_len if eager else query.rows
         width = heads.count * (heads.values if name == "value" else heads.width)
         out = tape.empty(f"expanded {name}", rows, width, x.dtype)
         return tape.node(out, [x], [], lambda gradient: [tape.like(x, f"{name} gradient summed")])

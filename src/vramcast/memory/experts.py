@@ -17,34 +17,64 @@ class Experts(Views):
 
     # --- routers ------------------------------------------------------------------------------------------------------
 
-    def wide_linear(self, name: str, x: Tensor, *, apart: bool = False) -> Tensor:
-        """`x.float() @ W.T` with a weight that is fp32 whatever the rest of the model is; autocast casts both again,
-        unless this is `apart` from it.
+    def route(self, name: str, x: Tensor, *, wide: bool = False, apart: bool = False) -> Tensor:
+        """A router's product. `wide`: in fp32, with a weight that is fp32 whatever the rest of the model is, and which
+        autocast casts again unless the router is `apart` from it. PEFT adapts a router's weight as a parameter.
 
         Source: `_keep_in_fp32_modules_strict` of the classes.
         """
-        wide = self.cast(x, "fp32", "fp32 input")
+        dtype, ranks = "fp32" if wide else self.weights_dtype, self.seat.ranks_of(f"{name}.weight")
+        if not wide and not ranks:
+            return self.linear(name, x)
+        given = self.cast(x, dtype, "fp32 input") if wide else self._alias(x)
         outputs, inputs = self.weights[f"{name}.weight"].shape
-        if apart:
-            out = self._apart(wide, outputs)
-            self.drop(wide)
-            return out
-        out = self._product(
-            name.rpartition(".")[2], wide, inputs, outputs, self.has(f"{name}.bias"), "fp32", self.base_trains
-        )
-        self.drop(wide)
+        if apart or ranks:
+            out = self._plain_product(given, self._router_weight(outputs, inputs, dtype, ranks), apart)
+        else:
+            biased = self.has(f"{name}.bias")
+            out = self._product(name.rpartition(".")[2], given, inputs, outputs, biased, dtype, self.base_trains)
+        self.drop(given)
         return out
 
-    def _apart(self, x: Tensor, outputs: Size) -> Tensor:
-        tape = self.tape
-        weight = tape.parameter(outputs, x.width, "fp32", self.base_trains)
-        out = tape.empty("output", x.rows, outputs, "fp32")
+    def _router_weight(self, outputs: Size, inputs: Size, dtype: str, ranks: int) -> Tensor:
+        """With an adapter: the product of its matrices, scaled, added to the weight in a new tensor.
+
+        Source: peft/tuners/lora/layer.py, ParamWrapper.get_delta_weight, _LoraParameterProxy (0.21).
+        """
+        tape, seat = self.tape, self.seat
+        weight = tape.parameter(outputs, inputs, dtype, self.base_trains)
+        if not ranks:
+            return weight
+        rank, own = seat.lora_rank * ranks, seat.adapter_param_dtype
+        pair = [tape.parameter(rank, inputs, own, trains=True), tape.parameter(outputs, rank, own, trains=True)]
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
-            learned = tape.like(weight, "weight gradient", kind="gradient") if weight.requires_grad else None
-            return [tape.like(x, "input gradient") if x.requires_grad else None, learned]
+            wide = [tape.like(gradient, name, own) for name in ("delta gradient", "scaled delta gradient")]
+            grads: list[Tensor | None] = [tape.like(one, "adapter gradient", kind="gradient") for one in pair]
+            tape.drop(*wide)
+            return grads
 
-        return tape.node(out, [x, weight], [x] if weight.requires_grad else [], backward)
+        delta = [tape.like(weight, name, own) for name in ("delta", "scaled delta")]
+        out = tape.node(tape.like(weight, "folded weight"), pair, [], backward)
+        self.drop(*delta)
+        return out
+
+    def _plain_product(self, x: Tensor, weight: Tensor, apart: bool) -> Tensor:
+        """`x @ W.T` with a weight that is there; it lets go of it."""
+        tape = self.tape
+        dtype = self.seat.compute_dtype if self.seat.autocast and not apart else x.dtype
+        rows, low = self.cast(x, dtype, "input cast"), self.cast(weight, dtype, "weight cast")
+        out = tape.empty("output", x.rows, weight.rows, dtype)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            kind = "gradient" if low.is_parameter else "activation"
+            learned = tape.like(low, "weight gradient", kind=kind) if low.requires_grad else None
+            return [tape.like(rows, "input gradient") if rows.requires_grad else None, learned]
+
+        saved = ([rows] if low.requires_grad else []) + ([low] if rows.requires_grad else [])
+        tape.node(out, [rows, low], saved, backward)
+        self.drop(rows, low, weight)
+        return out
 
     def softmax(self, x: Tensor, *, own: bool = False) -> Tensor:
         """In fp32, or in the tensor's own dtype."""
@@ -165,6 +195,7 @@ class Experts(Views):
         """Rows in the order of experts, two grouped products, rows in the order of tokens, their sum. Python holds
         most of it until the function is through."""
         tape, rows = self.tape, x.rows * places.width
+        factors = {name: self._factors(name) for name in (f"{at}.down_proj", f"{at}.gate_up_proj")}
         ids, order = (tape.empty(name, rows, 1, "int64") for name in ("sorted experts", "order"))
         tokens = tape.empty("tokens of the rows", rows, 1, "int64")
         given = self._rows(x, tokens, rows)
@@ -173,10 +204,13 @@ class Experts(Views):
         weight = self._rows(flat, order, rows)
         counted = tape.empty("experts to count", rows, 1, "fp32")
         ends = tape.empty("ends of the experts", self.weights[f"{at}.down_proj"].shape[0], 1, "fp32")
-        middle, biases = self._projected(f"{at}.gate_up_proj", given, ends, ids, [])
+        first, second = (self._stacked(f"{at}.{name}") for name in ("gate_up_proj", "down_proj"))
+        first = self._merged(first, factors[f"{at}.gate_up_proj"])
+        middle, biases = self._projected(f"{at}.gate_up_proj", first, given, ends, ids, [])
         mixed = self._gate(activation, middle)
         self.drop(middle)
-        down, biases = self._projected(f"{at}.down_proj", mixed, ends, ids, biases)
+        second = self._merged(second, factors[f"{at}.down_proj"])
+        down, biases = self._projected(f"{at}.down_proj", second, mixed, ends, ids, biases)
         self.drop(mixed)
         by_expert = self._weighted(down, weight)
         back = tape.empty("order back", rows, 1, "int64")
@@ -184,8 +218,47 @@ class Experts(Views):
         by_token = self._rows(by_expert, back, rows)
         self.drop(by_expert)
         out = self._summed(by_token, x)
-        self.drop(ids, order, given, flat, weight, counted, ends, down, *biases, back, by_token)
+        self.drop(ids, order, given, flat, weight, counted, ends, down, *biases, back, by_token, first, second)
+        self.drop(*(factor for pair in factors.values() for factor in pair))
         return out
+
+    def _factors(self, name: str) -> list[Tensor]:
+        """The matrices of adapters on a parameter of all experts, in its dtype, as they are folded into it; none if
+        there are no adapters. They are folded once when they are put in place, which is forgotten.
+
+        Source: peft/tuners/lora/layer.py, ParamWrapper.get_delta_factors, _activate_lora (0.21);
+        torch/nn/utils/parametrize.py, register_parametrization.
+        """
+        tape, seat, ranks = self.tape, self.seat, self.seat.ranks_of(name)
+        if not ranks:
+            return []
+        experts, outputs, inputs = self.weights[name].shape
+        rank = seat.lora_rank * ranks * experts
+        down, up = (tape.parameter(rank, side, seat.adapter_param_dtype, trains=True) for side in (inputs, outputs))
+        turned = Tensor(up.rows, up.width, up.dtype, None, up.requires_grad)
+        tape.node(turned, [up], [], lambda gradient: [tape.like(up, "adapter gradient", kind="gradient")])
+        low = [self.cast(one, self.weights_dtype, "adapter copy") for one in (turned, down)]
+        self.drop(tape.empty("folded experts", experts * outputs, inputs, self.weights_dtype))
+        return low
+
+    def _merged(self, weight: Tensor, factors: list[Tensor]) -> Tensor:
+        """A parameter with its adapters folded in: a tensor as large, kept for backward, whose gradient is as large
+        too."""
+        if not factors:
+            return weight
+        tape = self.tape
+        out = tape.like(weight, "folded experts")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            grads: list[Tensor | None] = []
+            for factor in factors:
+                product = tape.like(factor, "adapter product")
+                kind = "gradient" if factor.is_parameter else "activation"
+                grads.append(tape.like(factor, "adapter gradient", kind=kind))
+                tape.drop(product)
+            return grads
+
+        return tape.node(out, factors, factors, backward)
 
     def _rows(self, x: Tensor, order: Tensor, rows: Size) -> Tensor:
         """`x[order]`: a copy; its gradient is added up in zeros of the whole.
@@ -196,15 +269,14 @@ class Experts(Views):
         return self.tape.node(out, [x], [order], lambda gradient: [self.tape.like(x, "gradient of the rows")])
 
     def _projected(
-        self, name: str, x: Tensor, ends: Tensor, ids: Tensor, before: list[Tensor]
+        self, name: str, weight: Tensor, x: Tensor, ends: Tensor, ids: Tensor, before: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """(every row times the matrix of its expert, the rows of biases that are added), in the dtype of the weights:
         autocast does not know this product. The biases `before` go when there are new ones.
 
         Source: aten/src/ATen/native/cuda/GroupedBlas.cpp; derivatives.yaml, _grouped_mm: the weight's gradient first.
         """
-        tape, weight = self.tape, self._stacked(name)
-        outputs = self._outputs(name)
+        tape, outputs = self.tape, self._outputs(name)
         low = self.cast(x, self.weights_dtype, "input cast")
         bias = self._stacked(f"{name}_bias") if self.has(f"{name}_bias") else None
         added = [self._rows_of(bias, ids, outputs)] if bias else []
@@ -212,11 +284,12 @@ class Experts(Views):
         out = tape.empty("product", x.rows, outputs, self.weights_dtype)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
-            grad_weight = tape.like(weight, f"{name} gradient", kind="gradient") if weight.requires_grad else None
+            kind = "gradient" if weight.is_parameter else "activation"
+            grad_weight = tape.like(weight, f"{name} gradient", kind=kind) if weight.requires_grad else None
             grad_x = tape.like(low, "input gradient") if low.requires_grad else None
-            return [grad_x, grad_weight, *(tape.view(gradient) for _ in added)]
+            return [grad_x, grad_weight, *(tape.view(gradient) if one.requires_grad else None for one in added)]
 
-        saved = [low, ends] if weight.requires_grad else [ends]
+        saved = [low, ends, weight] if weight.requires_grad else [ends, weight]
         tape.node(out, [low, weight, *added], saved, backward)
         self.drop(low)
         return out, added
@@ -260,7 +333,7 @@ class Experts(Views):
         self.drop(scaled)
         glu = self.multiply(gate, opened)
         self.drop(opened)
-        plus = self._pointwise(up, "up + 1", saves=False)
+        plus = self.pointwise(up, "up + 1", saves=False)
         out = self.multiply(plus, glu)
         self.drop(plus, first, second, gate, up, glu)
         return out

@@ -66,19 +66,19 @@ class Model(ScoredLogits):
         if not int(seat.arch.ends.rotary):
             return
         self.scope("rotary_emb")
-        width = seat.arch.ends.rotary
+        ends, width = seat.arch.ends, seat.arch.ends.rotary
         own = seat.state == "generate" or seat.arch.ends.own_positions
         positions = seat.tokens if own else seat.seq_len
-        if seat.arch.ends.complex_tables:
+        if ends.complex_tables:
             table = tape.empty("complex table", positions, width, "fp32")
             self.tables = table, Tensor(positions, 0, "fp32", None)
             return
-        for _ in range(1, seat.arch.ends.tables):
-            self.variables += [tape.empty("other rope table", positions, width, self.weights_dtype) for _ in range(2)]
+        dtype = "fp32" if ends.wide_tables else self.weights_dtype
+        for _ in ends.spans[1:] if ends.tables_each else ():
+            self.variables += [tape.empty("other rope table", positions, width, dtype) for _ in range(2)]
         angles = tape.empty("fp32 angles", positions, width, "fp32")
         cosines, sines = (tape.like(angles, f"fp32 {part}") for part in ("cosines", "sines"))
         tape.drop(angles)
-        dtype = "fp32" if seat.arch.ends.wide_tables else self.weights_dtype
         low = tuple(self.cast(table, dtype, "rope table") for table in (cosines, sines))
         tape.drop(cosines, sines)
         self.tables = low[0], low[1]
@@ -90,7 +90,7 @@ class Model(ScoredLogits):
         those of the whole prompt, and fp32 of them."""
         tape, seat, recipe = self.tape, self.seat, self.seat.recipe
         self.scope("")
-        scaled = recipe.prefill_logits == "scaled" and seat.arch.ends.multiplies
+        scaled = recipe.prefill_logits == "scaled" and bool(seat.arch.ends.logits)
         every = recipe.prefill_logits == "all" or scaled
         scored = hidden if every else Tensor(seat.sequences, hidden.width, hidden.dtype, hidden.storage)
         logits = self._logits(scored)

@@ -17,7 +17,7 @@ class Indexer(Experts):
 
         Source: transformers/models/deepseek_v32/modeling_deepseek_v32.py, DeepseekV32Indexer.forward; ATen matmul.
         """
-        tape, count = self.tape, at_most(self._seen, how.top)
+        tape, count = self.tape, at_most(self.seat.seen_len, how.top)
         if not how.own:
             return tape.parameter(x.rows, count, "fp32", trains=False)
         records, tape.records = tape.records, False
@@ -33,11 +33,13 @@ class Indexer(Experts):
         chosen = tape.empty("chosen keys", x.rows, count, "fp32")
         self.drop(places, query, key, *held, scores, weights, hidden[1])
         tape.records = records
+        if how.handed_on and self.seat.recompute == "full":
+            self.handed_on.append(tape.hold(chosen))
         return chosen
 
     def _every_key(self, x: Tensor, name: str, dtype: str, each: Size = 1) -> Tensor:
         """A tensor of every token and every key, for `each` head."""
-        return self.tape.empty(name, x.rows * each, self._seen, dtype)
+        return self.tape.empty(name, x.rows * each, self.seat.seen_len, dtype)
 
     def _index_parts(self, x: Tensor, queries: Tensor, how: Index) -> tuple[Tensor, Tensor, list[Tensor]]:
         """(queries, keys, what is held beside them), a part of each with positions."""
@@ -61,7 +63,7 @@ class Indexer(Experts):
     def _index_scores(self, query: Tensor, key: Tensor, how: Index) -> Tensor:
         tape, seat = self.tape, self.seat
         dtype = seat.compute_dtype if seat.autocast else "fp32"
-        keys = tape.empty("fp32 keys", seat.sequences * self._seen, key.width, "fp32")
+        keys = tape.empty("fp32 keys", seat.sequences * self.seat.seen_len, key.width, "fp32")
         wide = [self.cast(query, "fp32", "fp32 queries"), keys]
         low = [self.cast(one, dtype, "autocast copy") for one in wide]
         copies = self._every_key(query, "keys of every token", dtype, how.width)
@@ -73,8 +75,8 @@ class Indexer(Experts):
         self.drop(scaled)
         return scores
 
-    def hide(self, chosen: Tensor, dtype: str) -> tuple[Tensor, list[Tensor]]:
-        """(the mask of what was not chosen, as a kernel adds it; what is held beside it)."""
+    def hide(self, chosen: Tensor) -> list[Tensor]:
+        """Masks of what was not chosen, and of what is seen then; the kernel makes numbers of the second one."""
         tape = self.tape
         work = [self._every_key(chosen, "ones", "bool"), tape.like(chosen, "places", "int64")]
         hidden = self._every_key(chosen, "hidden keys", "bool")
@@ -82,4 +84,4 @@ class Indexer(Experts):
         inverted = self._every_key(chosen, "inverted", "bool")
         seen = self._every_key(chosen, "seen keys", "bool")
         self.drop(inverted)
-        return self._every_key(chosen, "mask of chosen keys", dtype), [hidden, seen]
+        return [hidden, seen]

@@ -19,8 +19,9 @@ class Linears(Packed):
 
         `name` is the layer's below its block (`self_attn.q_proj`), whose tensors have the widths.
         """
-        axes = self.weights[f"{name}.weight"].shape
-        outputs = axes[1] if self.transposed else axes[0]
+        outputs, inputs = self.weights[f"{name}.weight"].shape
+        if int(inputs) != int(x.width):  # GPT-2's Conv1D stores inputs × outputs
+            outputs = inputs
         bias = self.has(f"{name}.bias")
         if self.seat.adapts(_last(name)):
             return self._adapted(name, x, x.width, outputs, bias)
@@ -112,6 +113,10 @@ class Linears(Packed):
         self.tape.node(out, [x], [], lambda gradient: [self.tape.view(gradient)])
         self.drop(x)
         return out
+
+    def dropout(self, x: Tensor) -> Tensor:
+        """`nn.Dropout` of the model's own: nothing while it does not train. The caller still holds x."""
+        return self._dropout(x, "residual") if self.seat.records else self.tape.hold(x)
 
     def _dropout(self, x: Tensor, name: str) -> Tensor:
         """CUDA dropout keeps a mask of one byte per element."""

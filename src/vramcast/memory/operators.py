@@ -6,6 +6,8 @@ the Hugging Face classes on fake tensors. Method names follow torch; the byte co
 
 from __future__ import annotations
 
+from typing import Any
+
 from vramcast.memory.promotion import promoted
 from vramcast.memory.seat import Seat
 from vramcast.memory.tape import Tape, Tensor
@@ -32,18 +34,22 @@ class Eager:
         """keys and values that later layers may use"""
         self.cached: list[Tensor] = []
         """what a cache has of the block's keys and values, until the loss is there"""
+        self.handed_on: list[Tensor] = []
+        """what the block gives to later ones beside hidden states: a checkpoint of those keeps it"""
         self.tables: tuple[Tensor, Tensor] | None = None
-        self.transposed = False
-        """linear layers are stored inputs first (GPT-2's Conv1D)"""
 
     def run(self, block: Blocks, hidden: Tensor) -> Tensor:
         """The forward of a block; the caller holds what it is given."""
         assert block.forward is not None
         self.weights, self.prefix = {weight.name: weight for weight in block.weights}, block.prefix
         out = block.forward(self, hidden)
+        self.let_go()
+        return out
+
+    def let_go(self) -> None:
+        """The end of a function: its variables go."""
         self.drop(*self.variables)
         self.variables.clear()
-        return out
 
     def keep(self, *tensors: Tensor) -> None:
         """Variables of the block, which it holds until it is through."""
@@ -122,9 +128,21 @@ class Eager:
         return self.tape.node(out, [x], [], lambda gradient: [self.tape.like(x, "multiple gradient")])
 
     def activate(self, function: str, x: Tensor) -> Tensor:
-        """An activation by its name in `hidden_act`; SiLU and GELU keep their input."""
-        if function == "quick_gelu":
-            return self._quick_gelu(x)
+        """An activation by its name in `hidden_act`; kernels of SiLU and GELU keep their input, that of ReLU what it
+        gives. Source: transformers/activations.py."""
+        match function:
+            case "quick_gelu":
+                return self._quick_gelu(x)
+            case "relu":
+                return self.pointwise(x, "relu", saves=True)
+            case "relu2":
+                return self._relu_squared(x)
+            case "xielu":
+                return self._xielu(x)
+            case "gelu_new" | "gelu_fast":
+                return self._gelu_of_operators(x)
+            case _:
+                pass
         out = self.tape.like(x, function)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
@@ -132,10 +150,72 @@ class Eager:
 
         return self.tape.node(out, [x], [x], backward)
 
+    def _relu_squared(self, x: Tensor) -> Tensor:
+        low = self.pointwise(x, "relu", saves=True)
+        out = self.square(low)
+        self.drop(low)
+        return out
+
+    def _xielu(self, x: Tensor) -> Tensor:
+        """Two branches, each a few operators, and a choice between them: XIELUActivation. Its two numbers that
+        learn are nothing beside."""
+        tape = self.tape
+        condition = tape.like(x, "x > 0", "bool")
+        first = self._by_number(x)
+        above = self.multiply(first, x)
+        self.drop(first)
+        linear = self.times(x)
+        upper = self.add(above, linear)
+        self.drop(above, linear)
+        least = tape.like(x, "least")
+        chosen = tape.like(x, "which is less", "bool") if tape.records else None
+        tape.node(least, [x], [x], lambda gradient: [tape.like(x, "gradient of the least")])
+        if chosen is not None:
+            self.drop(chosen)
+        grown = self.pointwise(least, "expm1", saves=True)
+        self.drop(least)
+        rest = self.add(grown, x)
+        self.drop(grown)
+        below = self._by_number(rest)
+        self.drop(rest)
+        linear = self.times(x)
+        lower = self.add(below, linear)
+        self.drop(below, linear)
+        out = tape.like(x, "xielu")
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            return [tape.like(x, f"gradient of the {name} branch") for name in ("upper", "lower")]
+
+        tape.node(out, [upper, lower], [condition], backward)
+        self.drop(upper, lower, condition)
+        return out
+
+    def _by_number(self, x: Tensor) -> Tensor:
+        """Product with a number that learns: x is kept for its gradient."""
+        return self.scale(x, self.tape.parameter(1, 1, x.dtype, self.base_trains), "times a number")
+
+    def _gelu_of_operators(self, x: Tensor) -> Tensor:
+        """`0.5 * x * (1 + tanh(c * (x + 0.044715 * x³)))`, operator by operator: NewGELUActivation."""
+        half = self.times(x)
+        cube = self.square(x)
+        scaled = self.times(cube)
+        self.drop(cube)
+        inner = self.add(x, scaled)
+        self.drop(scaled)
+        argument = self.times(inner)
+        self.drop(inner)
+        bent = self.pointwise(argument, "tanh", saves=True)
+        self.drop(argument)
+        shifted = self.pointwise(bent, "shifted", saves=False)
+        self.drop(bent)
+        out = self.multiply(half, shifted)
+        self.drop(half, shifted)
+        return out
+
     def _quick_gelu(self, x: Tensor) -> Tensor:
         """`x * sigmoid(1.702 * x)`: three operators (transformers/activations.py, QuickGELUActivation)."""
         scaled = self.times(x)
-        gate = self._pointwise(scaled, "sigmoid", saves=True)
+        gate = self.pointwise(scaled, "sigmoid", saves=True)
         self.drop(scaled)
         out = self.multiply(x, gate)
         self.drop(gate)
@@ -163,17 +243,17 @@ class Eager:
     def normalised(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(rows divided by their root mean square, in fp32; the mean of the squares, which the norm holds)."""
         wide = self.cast(x, "fp32", "fp32 copy")
-        squares = self._square(wide)
-        mean = self._mean(squares)
+        squares = self.square(wide)
+        mean = self.mean(squares)
         self.drop(squares)
-        shifted = self._pointwise(mean, "shifted", saves=False)
-        root = self._pointwise(shifted, "rsqrt", saves=True)
+        shifted = self.pointwise(mean, "shifted", saves=False)
+        root = self.pointwise(shifted, "rsqrt", saves=True)
         self.drop(shifted)
         normal = self.scale(wide, root, "normalised fp32")
         self.drop(root, wide)
         return normal, mean
 
-    def _square(self, x: Tensor) -> Tensor:
+    def square(self, x: Tensor) -> Tensor:
         tape = self.tape
         out = tape.like(x, "squares")
 
@@ -186,7 +266,7 @@ class Eager:
 
         return tape.node(out, [x], [x], backward)
 
-    def _mean(self, x: Tensor) -> Tensor:
+    def mean(self, x: Tensor) -> Tensor:
         out = self.tape.empty("mean", x.rows, 1, x.dtype)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
@@ -194,7 +274,7 @@ class Eager:
 
         return self.tape.node(out, [x], [], backward)
 
-    def _pointwise(self, x: Tensor, name: str, *, saves: bool) -> Tensor:
+    def pointwise(self, x: Tensor, name: str, *, saves: bool) -> Tensor:
         out = self.tape.like(x, name)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
@@ -204,17 +284,39 @@ class Eager:
 
         return self.tape.node(out, [x], [out] if saves else [], backward)
 
-    def rope(self, x: Tensor) -> Tensor:
-        """Rotary positions: `x * cos + rotate_half(x) * sin`; only the tables are saved."""
+    def rope(self, x: Tensor, *, widens: bool = False) -> Tensor:
+        """Rotary positions: `x * cos + rotate_half(x) * sin`; only the tables are saved. `widens`: both are products
+        of fp32 copies (transformers/models/ernie4_5/modeling_ernie4_5.py)."""
         tables = self.tables
         assert tables is not None
-        cosines = self.scale(x, tables[0], "x * cos")
+        dtype = "fp32" if widens else x.dtype
+        wide = self.cast(x, dtype, "fp32 copy")
+        cosines = self.scale(wide, tables[0], "x * cos")
+        self.drop(wide)
         turned = self._rotate_half(x)
-        sines = self.scale(turned, tables[1], "rotated * sin")
+        wide = self.cast(turned, dtype, "fp32 copy")
         self.drop(turned)
+        sines = self.scale(wide, tables[1], "rotated * sin")
+        self.drop(wide)
         out = self.add(cosines, sines)
         self.drop(cosines, sines)
         return out
+
+    def interleave_tables(self) -> Any:
+        """Tables of positions with each number twice, which a layer makes for itself; gives those of all layers.
+
+        Source: transformers/models/glm/modeling_glm.py, apply_rotary_pos_emb: repeat_interleave.
+        """
+        shared = self.tables
+        assert shared is not None
+        self.tables = self.tape.like(shared[0], "cosines twice"), self.tape.like(shared[1], "sines twice")
+        return shared
+
+    def restore_tables(self, tables: Any) -> None:
+        """The tables of all layers again; None: they are there."""
+        if tables is not None and self.tables is not None:
+            self.drop(*self.tables)
+            self.tables = tables
 
     def _rotate_half(self, x: Tensor) -> Tensor:
         """`cat((-x2, x1))` of the two halves of every head."""

@@ -132,3 +132,5 @@ class EndPass(NamedTuple):
     """what eager attention adds to scores: there while blocks run forward, with checkpoints until they are done"""
     front: Size = 0
     """what was made before the blocks and is there while they run forward"""
+    first_mask: Size = 0
+    """of `mask`, what the first block needs"""

@@ -173,7 +173,7 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
         tape.unwind(max(node.step for node in tape.nodes if node.asks_for_saved))
         ops.forget_recomputation()
     tape.backward(out, gradient)
-    kept = tape.size(hidden)
+    kept = tape.size(hidden) + total(tape.size(one) for one in ops.handed_on)
     first = total(quiet.tape.size(one) for one in quiet.stored)
     return BlockPass(
         first,
@@ -225,16 +225,19 @@ def _run_ends(seat: Seat) -> EndPass:
     inputs = tape.alive()
     ops.rope_tables()
     tables = tape.alive() - inputs
-    mask = _mask(ops)
+    mask, first_mask = _mask(ops), _mask(ops, first=True)
     since = len(tape.steps)
     hidden, ends = ops.hidden("last hidden states"), seat.arch.ends
+    ops.weights = {weight.name: weight for block in seat.arch.root for weight in block.weights}
     normed = ops.norm(ends.norm, ends.final, hidden) if ends.final else tape.hold(hidden)
     tape.drop(hidden)
     start = len(tape.steps)
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
+    ops.let_go()
     most, casts = _until_loss(ops, since, start)
     if not seat.records:
-        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, front=_embedded(seat))
+        return EndPass(inputs, tables, tape.size(hidden), most, casts, 0, 0, 0, 0, mask=mask, first_mask=first_mask,
+                       front=_front(seat))  # fmt: skip
     tape.end_autocast()
     start = len(tape.steps)
     tape.backward(loss, tape.like(loss, "loss gradient"))
@@ -250,9 +253,10 @@ def _run_ends(seat: Seat) -> EndPass:
         embedding,
         gradient,
         tape.alive("logits", since),
-        leaf := _leaf(seat),
+        _leaf(seat) + _dropped(seat),
         mask,
-        _embedded(seat) + leaf,
+        _front(seat),
+        first_mask,
     )
 
 
@@ -271,19 +275,30 @@ def cached_casts(seat: Seat) -> Size:
     return stack(seat).all(lambda block: block.casts - block.saved_casts)
 
 
-def _mask(ops: Model) -> Size:
-    seat, windows = ops.seat, ops.seat.arch.ends.windows
-    if seat.attention != "eager":  # of true and false, for each window that is shorter than a sequence
-        return sum(seat.binds(window) for window in windows) * seat.tokens * seat.seq_len
-    mask = ops.mask()
-    ops.drop(mask)
-    return max(len(windows), seat.arch.ends.masks) * ops.tape.size(mask)
+def _mask(ops: Model, *, first: bool = False) -> Size:
+    masks = ops.masks(first=first)
+    ops.drop(*masks)
+    return total(ops.tape.size(mask) for mask in masks)
 
 
 def _leaf(seat: Seat) -> Size:
-    """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images."""
-    changed = seat.arch.ends.multiplies or seat.sees
+    """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images or
+    with learned positions."""
+    changed = seat.arch.ends.scales == "model" or seat.arch.ends.learned or seat.sees
     return _embedded(seat) if changed and seat.inputs_require_grad else 0
+
+
+def _dropped(seat: Seat) -> Size:
+    """The mask of the embedding's dropout."""
+    return seat.tokens * seat.arch.hidden if seat.arch.ends.drops and seat.records else 0
+
+
+def _front(seat: Seat) -> Size:
+    """What is there while blocks run forward: the embedding, the learned positions that were added to it, the mask of
+    its dropout, and a leaf where the model's forward holds what was made of it."""
+    learned, width = seat.arch.ends.learned, seat.arch.hidden * BYTES[seat.param_dtype]
+    rows = seat.tokens if learned == "own" else seat.seq_len if learned else 0
+    return _embedded(seat) + rows * width + _dropped(seat) + (0 if learned else _leaf(seat))
 
 
 def _embedded(seat: Seat) -> Size:

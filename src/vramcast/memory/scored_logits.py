@@ -29,27 +29,23 @@ class ScoredLogits(FusedHead):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         arch = self.seat.arch
-        logits = self._base("lm_head", hidden, arch.hidden, arch.vocab, bias=False)
-        if self.seat.arch.ends.multiplies:
+        given = hidden
+        if arch.ends.scales_hidden:
+            given = self.times(hidden)
+            self.keep(given)
+        logits = self._base("lm_head", given, arch.hidden, arch.vocab, bias=False)
+        if arch.ends.logits:
             plain, logits = logits, self.times(logits)
             self.drop(plain)
-        if arch.ends.capped:
-            logits = self._capped(logits)
         mark_logits(logits)
+        if arch.ends.logits == "capped":
+            bent = self.pointwise(logits, "tanh", saves=True)
+            capped = self.times(bent)
+            self.drop(logits, bent)
+            mark_logits(bent)
+            mark_logits(capped)
+            logits = capped
         return logits
-
-    def _capped(self, logits: Tensor) -> Tensor:
-        """`tanh(logits / cap) * cap`: three operators, and the tanh is kept."""
-        mark_logits(logits)
-        divided = self.times(logits)
-        mark_logits(divided)
-        self.drop(logits)
-        bent = self._pointwise(divided, "tanh", saves=True)
-        mark_logits(bent)
-        self.drop(divided)
-        out = self.times(bent)
-        self.drop(bent)
-        return out
 
     def kernel_loss(self, hidden: Tensor) -> Tensor:
         """Cross-entropy in one kernel: the logits stay in 16 bits and their gradient overwrites them, unless an entropy

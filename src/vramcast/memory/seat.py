@@ -113,6 +113,9 @@ class Seat(Struct, frozen=True, kw_only=True):
     adapter_param_dtype: str = "fp32"
     adapter_dropout: bool = False
     targets: frozenset[str] = frozenset()
+    """last names of the linear layers that are adapted"""
+    parameters: tuple[tuple[str, int], ...] = ()
+    """ends of the names of parameters that are adapted (packed experts), and how many ranks each gets"""
     unfrozen: bool = False
     """nothing learns, and yet parameters say that they do"""
     adapters_off: bool = False
@@ -143,8 +146,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     entropy: Literal["none", "compiled", "eager", "chunked"] = "none"
     """of the logits: in the pass over old log-probabilities, and in the loss where it is part of it"""
     attention: str = "flash"
-    kernel_len: int = 0
-    """tokens of a sequence where they choose a kernel: those of a window need a mask"""
+    masked: frozenset[int] = frozenset()
+    """windows that are shorter than a sequence: layers with them need a mask, and a kernel that takes one"""
     one_sequence: bool = False
     """a micro-batch is one sequence: products of heads need no copies"""
     sees: bool = False
@@ -234,14 +237,17 @@ class Seat(Struct, frozen=True, kw_only=True):
         return what not in self.offloads or needed
 
     def binds(self, window: Size) -> bool:
-        """Sequences are not shorter than a layer's window, so its attention needs a mask (transformers
-        masking_utils.py, _ignore_causal_mask_sdpa)."""
-        both_ways = self.sees and self.arch.ends.both_ways
-        return 0 < int(window) <= self.kernel_len or (both_ways and self.kernel_len > 1)
+        """The attention of layers with a window needs a mask."""
+        return int(window) in self.masked
 
     @property
     def tokens(self) -> Size:
         return self.sequences * self.seq_len
+
+    @property
+    def seen_len(self) -> Size:
+        """Tokens that a token sees at most: those in the cache too."""
+        return self.cached_len if self.state == "generate" else self.seq_len
 
     @property
     def scored_tokens(self) -> Size:
@@ -273,6 +279,12 @@ class Seat(Struct, frozen=True, kw_only=True):
     def inputs_require_grad(self) -> bool:
         """Adapters behind checkpoints need a graph from the embedding on (enable_input_require_grads)."""
         return self.tuning == "lora" and self.recompute == "full"
+
+    def ranks_of(self, parameter: str) -> int:
+        """How many ranks an adapter on a bare parameter has; 0: there is none."""
+        if self.tuning != "lora" or self.adapters_off:
+            return 0
+        return next((times for end, times in self.parameters if f".{parameter}".endswith(f".{end}")), 0)
 
     def adapts(self, linear: str) -> bool:
         return self.tuning == "lora" and linear in self.targets and not self.adapters_off

@@ -74,8 +74,11 @@ class Node:
 
     @property
     def asks_for_saved(self) -> bool:
-        """Its backward reads a tensor that autograd saved (weights are no such tensor)."""
-        return any(tensor.storage is not None for tensor in self.saved)
+        """Its backward reads what autograd saved, weights among it: a checkpoint's hooks see them all.
+
+        Source: torch/csrc/autograd/saved_variable.cpp; torch/utils/checkpoint.py, _checkpoint_hook.
+        """
+        return bool(self.saved)
 
 
 class Tape:

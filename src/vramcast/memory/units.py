@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from msgspec import structs
+
 from vramcast.catalog.dtypes import BYTES
 from vramcast.memory.packing import Packing, path_of
 from vramcast.memory.seat import Seat
@@ -70,8 +72,9 @@ def _layers(seat: Seat, value: Callable[[Seat, Blocks], Size]) -> Size:
 
 
 def block_adapters(seat: Seat, block: Blocks) -> Size:
-    """Parameters of the adapters of one layer: `rank * (inputs + outputs)` for every adapted linear layer."""
-    pairs = total(let(f"{linear_of(weight)} in + out", total(weight.shape)) for weight in _adapted(seat, block))
+    """Parameters of the adapters of one layer: `rank * (inputs + outputs)` for every adapted linear layer, and for
+    every expert of a packed parameter."""
+    pairs = total(let(f"{label} in + out", inputs + outputs) for label, inputs, outputs in _adapted(seat, block))
     return seat.lora_rank * pairs
 
 
@@ -91,12 +94,30 @@ def trainable_parameters(seat: Seat) -> Size:
 
 def learned_parameters(seat: Seat) -> Size:
     """Those of them that get a gradient."""
-    waiting = [block for block in seat.arch.layout.blocks if not runs(seat, block)]
-    if not seat.trains or not waiting:
+    if not seat.trains or _all_learn(seat):
         return trainable_parameters(seat)
     count = block_parameters if seat.tuning == "full" else block_adapters
-    idle = total(seat.arch.times(block) * count(seat, block) for block in waiting)
+    blocks = [(block, _idle(seat, block)) for block in seat.arch.layout.blocks]
+    idle = total(seat.arch.times(block) * count(seat, part) for block, part in blocks if part.weights)
     return let("learned", trainable_parameters(seat) - idle)
+
+
+def _all_learn(seat: Seat) -> bool:
+    return not any(_idle(seat, block).weights for block in seat.arch.layout.blocks)
+
+
+def _idle(seat: Seat, block: Blocks) -> Blocks:
+    """What of a block gets no gradient: all of what does not run, and scorers that only choose (`torch.no_grad`)."""
+    if not runs(seat, block):
+        return block
+    idle = tuple(weight for weight in block.weights if ".indexer." in weight.name)
+    return structs.replace(block, name=f"scorer of a {block.name}", weights=idle)
+
+
+def _learning(seat: Seat, block: Blocks) -> Blocks:
+    """The rest of it."""
+    idle = set(_idle(seat, block).weights)
+    return structs.replace(block, weights=tuple(one for one in block.weights if one not in idle)) if idle else block
 
 
 def _unit(seat: Seat, block: Blocks) -> Size:
@@ -168,7 +189,11 @@ def held_tensors(seat: Seat, *, learned: bool = False) -> list[tuple[Size, Size]
 
     def cut() -> list[tuple[Size, Size]]:
         flat = seat.flat_model
-        blocks = [(block, count) for block, count in seat.arch.counted() if flat or not learned or runs(seat, block)]
+        blocks = seat.arch.counted()
+        if learned and seat.shard == "fsdp1":  # a unit is one tensor: it learns whole
+            blocks = [(block, count) for block, count in blocks if flat or runs(seat, block)]
+        elif learned:
+            blocks = [(_learning(seat, block), count) for block, count in blocks]
         return list(resting(blocks, seat.ranks, _at_rest(seat), whole=seat.whole_unit))
 
     return seat.once(f"held tensors {learned}", cut)
@@ -231,9 +256,8 @@ def held_adapters(seat: Seat, *, learned: bool = False) -> list[tuple[Size, Size
     sizes = [
         (seat.arch.times(block), seat.lora_rank * side)
         for block in seat.arch.layout.blocks
-        if runs(seat, block) or not learned
-        for weight in _adapted(seat, block)
-        for side in weight.shape[::-1]
+        for _, *sides in _adapted(seat, _learning(seat, block) if learned else block)
+        for side in sides
     ]
     return [(count, shard(size, seat.ranks) if seat.sharded else size) for count, size in sizes]
 
@@ -266,7 +290,7 @@ def held_trainable(seat: Seat) -> Size:
 
 def held_learned(seat: Seat) -> Size:
     """Those of them that get a gradient."""
-    if all(runs(seat, block) for block in seat.arch.layout.blocks):
+    if _all_learn(seat):
         return held_trainable(seat)
     return held(trainable_tensors(seat)) if seat.sharded else learned_parameters(seat)
 
@@ -282,7 +306,7 @@ def held_trainable_blocks(seat: Seat, *, without_first: bool) -> Size:
 
 def _held_trainable(seat: Seat, block: Blocks) -> Size:
     if seat.tuning == "lora":
-        sides = [side for weight in _adapted(seat, block) for side in weight.shape]
+        sides = [side for _, *pair in _adapted(seat, block) for side in pair]
         shares = [shard(seat.lora_rank * side, seat.ranks) for side in sides]
         return let(f"adapter share of a {_label(seat, block)}", total(shares))
     if seat.shard == "fsdp1":
@@ -306,11 +330,12 @@ def trainable_shapes(seat: Seat) -> list[tuple[Size, Size, Size]]:
     """(how many, rows, columns) of the matrices that get a gradient, whole; of a tensor with more dimensions, its last
     two. A vector has no columns."""
     if seat.tuning == "full":
-        found = [(list(weight.shape), count) for block, weight, count in seat.arch.tensors() if runs(seat, block)]
+        learning = [(_learning(seat, block), count) for block, count in seat.arch.counted()]
+        found = [(list(weight.shape), count) for block, count in learning for weight in block.weights]
         return [(count * prod(shape[:-2]), shape[-2] if len(shape) > 1 else 0, shape[-1]) for shape, count in found]
-    running = [block for block in seat.arch.layout.blocks if runs(seat, block)]
-    adapted = [(seat.arch.times(block), weight) for block in running for weight in _adapted(seat, block)]
-    pairs = [(n, ((seat.lora_rank, weight.shape[1]), (weight.shape[0], seat.lora_rank))) for n, weight in adapted]
+    running = [(seat.arch.times(block), _learning(seat, block)) for block in seat.arch.layout.blocks]
+    adapted = [(count, *sides) for count, block in running for _, *sides in _adapted(seat, block)]
+    pairs = [(n, ((seat.lora_rank, inputs), (outputs, seat.lora_rank))) for n, inputs, outputs in adapted]
     return [(count, rows, width) for count, pair in pairs for rows, width in pair]
 
 
@@ -319,13 +344,20 @@ def trainable_dtype(seat: Seat) -> str:
     return seat.weights_dtype if seat.tuning == "full" else seat.adapter_dtype
 
 
-def _adapted(seat: Seat, block: Blocks) -> list[Weight]:
+def _adapted(seat: Seat, block: Blocks) -> list[tuple[str, Size, Size]]:
+    """(label, inputs, outputs) of every pair of adapter matrices, which have `lora_rank` between them. A parameter of
+    packed experts has the ranks of all experts side by side: its pair is that many times as wide."""
     linears = block.linears()
-    return [
-        weight
-        for weight in block.weights
-        if weight.name.removesuffix(".weight") in linears and linear_of(weight) in seat.targets
-    ]
+    found: list[tuple[str, Size, Size]] = []
+    for weight in block.weights:
+        ranks = seat.ranks_of(weight.name)
+        if weight.name.removesuffix(".weight") in linears and linear_of(weight) in seat.targets:
+            found.append((linear_of(weight), weight.shape[1], weight.shape[0]))
+        elif ranks:
+            *experts, outputs, inputs = weight.shape
+            count = ranks * prod(experts)
+            found.append((weight.name, count * inputs, count * outputs))
+    return found
 
 
 def _cut(seat: Seat, weight: Weight) -> Size:

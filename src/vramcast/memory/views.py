@@ -140,32 +140,6 @@ class Views(Attention):
         self.drop(product)
         return out
 
-    def turn_wide(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        """Queries and keys turned in fp32, by tables that every layer makes for itself and keeps.
-
-        Source: transformers/models/ernie4_5/modeling_ernie4_5.py, apply_rotary_pos_emb.
-        """
-        tape, ends = self.tape, self.seat.arch.ends
-        positions = self.seat.tokens if self.seat.state == "generate" else self.seat.seq_len
-        tables = [tape.empty(name, positions, ends.rotary, "fp32") for name in ("cosines", "sines")]
-        turned = [self._turned_wide(part, *tables) for part in parts]
-        out = tuple([self.cast(one, part.dtype, "turned") for one, part in zip(turned, parts, strict=True)])
-        self.drop(*turned, *tables)
-        return out
-
-    def _turned_wide(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-        wide = self.cast(x, "fp32", "fp32 copy")
-        straight = self.scale(wide, cosines, "x * cos")
-        self.drop(wide)
-        rotated = self._rotate_half(x)
-        wide = self.cast(rotated, "fp32", "fp32 copy")
-        self.drop(rotated)
-        across = self.scale(wide, sines, "rotated * sin")
-        self.drop(wide)
-        out = self.add(straight, across)
-        self.drop(straight, across)
-        return out
-
     def remember(self, *latents: Tensor) -> tuple[Tensor, ...]:
         """The cache's compressed keys of all tokens so far, from which those of every head are made again."""
         first, second = self.cache(*latents)

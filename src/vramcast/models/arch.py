@@ -10,6 +10,8 @@ import msgspec
 from msgspec import Struct, field, structs
 
 from vramcast.errors import Mistakes, Refused, refuse
+from vramcast.models.cache.kinds import text_config
+from vramcast.models.cache.windows import spans
 from vramcast.models.describe import build_layout
 from vramcast.models.fields import class_names, most, wrong_count
 from vramcast.models.layout import Blocks, Ends, Layout, Weight
@@ -70,6 +72,16 @@ class Arch(Struct, frozen=True, kw_only=True):
     def kinds(self) -> tuple[Blocks, ...]:
         """The kinds of layers, in the order in which they first come."""
         return self.once("kinds", lambda: tuple(block for block in self.layout.blocks if block.is_layer))
+
+    @property
+    def windows(self) -> frozenset[int]:
+        """Tokens that layers with a window see."""
+
+        def find() -> frozenset[int]:
+            seen = spans(self.model_type, text_config(self.config), len(self.layout.layers()), self.source)
+            return frozenset(int(span.tokens) for span in seen if span.tokens)
+
+        return self.once("windows", find)
 
     @property
     def has_biases(self) -> bool:

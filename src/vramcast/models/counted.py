@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from vramcast.models.describe import checkpoint_dtype
 from vramcast.models.layout import Axis, Blocks, Layout, Piece, Weight, module_of
@@ -25,6 +25,8 @@ class ClassCount(Struct, frozen=True, kw_only=True, tag=True):
     """of Transformers"""
     tensors: list[tuple[str, tuple[int, ...]]]
     """(name, shape) in the order in which the class made them"""
+    kinds: dict[str, str]
+    """module with parameters of its own → what it is, in the words of `adapters/modules.py`"""
     layers: str
     """the name of the list of the language model's layers; empty if there is none"""
     embedding: str
@@ -43,8 +45,13 @@ class ClassCount(Struct, frozen=True, kw_only=True, tag=True):
 
 def reading(model_type: str) -> str:
     """What counts a type that Transformers has a class for; empty for any other."""
-    has = model_type in _types()["types"]
+    has = model_type in class_types()
     return "vramcast explain --arch, which counts its class (pip install 'vramcast[trace]')" if has else ""
+
+
+def class_types() -> list[str]:
+    """Types of Transformers' causal-LM and image-text-to-text models."""
+    return _types()["types"]
 
 
 def own_code(model_type: str) -> bool:
@@ -76,21 +83,30 @@ def counted_layout(name: str, config: dict[str, Any], count: ClassCount, why: st
     blocks = [
         block
         for is_list, prefix in places
-        for block in (_equal(prefix, lists[prefix], count) if is_list else single(prefix, "", alone[prefix]))
+        for block in (_equal(prefix, lists[prefix], count) if is_list else _alone(prefix, alone[prefix], count))
     ]
     return Layout(
         name=name,
         model_type=str(config["model_type"]),
         blocks=tuple(blocks),
         tied=count.tied,
+        kinds=count.kinds,
         dtype=checkpoint_dtype(config),
         counted=f"the class {count.class_name} of transformers {count.version} on the meta device, as {why}",
     )
 
 
 def _weight(name: str, tensor: str, shape: tuple[int, ...], count: ClassCount) -> Weight:
-    routed = count.experts if len(shape) == 3 and module_of(tensor) == "routed_experts" else 0
-    return Weight(name, tuple(Axis((Piece(size),)) for size in shape), used=min(routed, shape[0]) if routed else 0)
+    routed = len(shape) == 3 and module_of(tensor) == "routed_experts"
+    pieces = [Piece(size, kind="expert" if routed and not index else "") for index, size in enumerate(shape)]
+    return Weight(name, tuple(Axis((piece,)) for piece in pieces), used=min(count.experts, shape[0]) if routed else 0)
+
+
+def _alone(place: str, weights: list[Weight], count: ClassCount) -> list[Blocks]:
+    """A part that is there once; the embedding below the module that holds it."""
+    prefix = count.embedding.rpartition(".")[0] if place == "embedding" else ""
+    names = [structs.replace(weight, name=weight.name.removeprefix(f"{prefix}.")) for weight in weights]
+    return single(place, prefix, names if prefix else weights)
 
 
 def _place(tensor: str, count: ClassCount) -> str:

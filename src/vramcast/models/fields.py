@@ -117,11 +117,11 @@ class Fields:
         self.known_as: dict[str, list[str]] = {}
         self.said: dict[str, Any] = {}
         """what `given` found: layers ask for the same fields again and again"""
+        self.memo: dict[str, Any] = {}
+        """what was computed of the fields"""
         self.assumed: dict[str, Any] = {} if parent is None else parent.assumed
         self.mistakes: Mistakes = Mistakes() if parent is None else parent.mistakes
         self.sections: dict[str, Fields] = {}
-        self.windows: list[Size] = []
-        """of the layers, once a table has asked for them"""
 
     def path(self, name: str) -> str:
         return f"{self.section}.{name}" if self.section else name

@@ -128,7 +128,11 @@ class Blocks(Struct, frozen=True):
         module = self.module(weight)
         if module == "vision":
             return not weight.name.endswith(("embed.weight", "embedding.weight"))
-        return module in _LINEAR or weight.name.endswith(_ALSO_LINEAR)
+        if weight.name.endswith(_ALSO_LINEAR):
+            return True
+        if module == "router":  # a router itself has a bare weight, what is within it is linear layers
+            return not weight.name.endswith(("gate.weight", "router.weight")) or "per_layer" in weight.name
+        return module in _LINEAR
 
     @property
     def params(self) -> Size:
@@ -163,6 +167,12 @@ class Sight(Struct, frozen=True, kw_only=True):
     """tokens of an image, where all images are of one size; 0: an image has any number"""
     extra: Size = 0
     """rows of an image beside its patches: a class token"""
+    learned: Literal["", "shared", "own"] = ""
+    """learned positions are added to the embedding: the same rows for all sequences, or rows of each"""
+    drops: bool = False
+    """the embedding goes through a dropout while the model trains"""
+    tables_each: bool = False
+    """each of these has tables of positions of its own"""
     rotary: Size = 0
     """width of the tables of rotary positions, which are fp32"""
     listed: bool = False
@@ -177,34 +187,38 @@ class Ends(Struct, frozen=True, kw_only=True):
     norm: str = "rms"
     final: str = "norm"
     """the last norm's name; "" for none"""
-    multiplies: bool = False
-    """constants multiply the embedding and the logits"""
-    capped: bool = False
-    """logits go through a tanh"""
-    scales: bool = False
-    """a constant multiplies the embedding"""
+    scales: Literal["", "module", "model"] = ""
+    """a constant multiplies the embedding: inside its own module, or in the model's forward"""
+    logits: Literal["", "scaled", "capped"] = ""
+    """what is done to the logits: nothing, a product with a constant, or a soft cap"""
+    kernel: str = ""
+    """the attention that the class takes where nobody says one; "": scaled_dot_product_attention's choice"""
+    spans: tuple[int, ...] = (0,)
+    """tokens that layers see at most (0: all), each once, the first layer's first: each has a mask of its own"""
+    learned: Literal["", "shared", "own"] = ""
+    """learned positions are added to the embedding: the same rows for all sequences, or rows of each"""
+    drops: bool = False
+    """the embedding goes through a dropout while the model trains"""
+    tables_each: bool = False
+    """each of these has tables of positions of its own"""
+    scales_hidden: bool = False
+    """a constant multiplies what the head is given"""
     layer_inputs: Size = 0
     """width of the embedding that each layer has of its own; 0: none"""
     rotary: Size = 0
     """width of the tables of rotary positions; 0: none"""
-    tables: int = 1
-    """kinds of layers that have rotary positions of their own"""
-    windows: tuple[Size, ...] = ()
-    """of the kinds of layers: tokens that their attention sees at most, 0 for all; each has a mask of its own"""
     own_cache: bool = False
     """the language model's section says whether it makes a cache, whatever that of the whole model says"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    masked: bool = False
+    """every layer is given a mask, whatever it sees: a scorer of keys needs it"""
     both_ways: bool = False
     """tokens of an image see each other, so every layer needs a mask"""
     complex_tables: bool = False
     """one table of complex numbers instead of cosines and sines"""
     wide_tables: bool = False
     """the tables are fp32 whatever the hidden states are"""
-    eager: bool = False
-    """there is no attention but eager"""
-    masks: int = 1
-    """masks that eager attention is given: one for each kind of layer"""
     narrow: bool = False
     """hidden states begin as a product, which autocast makes in low precision, and stay so"""
     sight: Sight | None = None
@@ -226,6 +240,8 @@ class Layout(Struct, frozen=True, kw_only=True):
     """(field, value, whose default it is) of what the config leaves out"""
     counted: str = ""
     """the class that was counted, where no table has the type: how it is cut and what it caches is not known"""
+    kinds: dict[str, Any] = {}
+    """of a class that was counted: module → what it is (`adapters/modules.py`: Kind)"""
 
     @property
     def params(self) -> Size:

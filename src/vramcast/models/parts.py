@@ -7,11 +7,11 @@ is a few parts. The names are transformers'.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
-from vramcast.models.cache.windows import spans
+from vramcast.models.cache.windows import window_of
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Blocks, Piece, Weight, Width, axis
 from vramcast.models.ops import Forward, Heads, Operators, Rotation, Tensor
@@ -84,22 +84,25 @@ def heads(c: Fields) -> tuple[Axis, Axis, Size]:
     return axis(queries, width), axis(keys, width, "kv"), width
 
 
-def windows(c: Fields) -> list[Size]:
-    """Tokens that the attention of each layer sees at most; 0: all."""
-    if not c.windows:
-        found = spans(c.known.type, c.config, c.count("num_hidden_layers"), c.source)
-        c.windows = [span.tokens for span in found]
-    return c.windows
-
-
-def window(c: Fields, layer: int) -> Size:
-    """That of a layer."""
-    return windows(c)[layer]
-
-
 def head_width(c: Fields) -> Size:
     """Elements of a head."""
     return heads(c)[2]
+
+
+def rotary_width(otherwise: float = 1.0) -> Callable[[Fields], Size]:
+    """Elements of a head that have positions: a part of it, by `partial_rotary_factor`."""
+
+    def width(c: Fields) -> Size:
+        nested = c.get("rope_parameters")
+        said = cast("dict[str, Any]", nested).get("partial_rotary_factor") if isinstance(nested, dict) else None
+        factor = said or c.get("partial_rotary_factor") or otherwise
+        return c.named("rotary_dim", int(int(head_width(c)) * float(factor)))
+
+    return width
+
+
+def _always(_: Fields, __: int) -> bool:
+    return True
 
 
 def gqa(
@@ -115,14 +118,21 @@ def gqa(
     norm_kind: str = "rms",
     norm_last: bool = False,
     rotary: Callable[[Fields], Size] | None = None,
+    joins: bool = False,
+    turns: Callable[[Fields, int], bool] = _always,
     rotation: Rotation = "halves",
+    interleaves: bool = False,
+    cap: str = "",
     sinks: bool = False,
     extra: Weights | None = None,
 ) -> Part:
     """Grouped-query attention: q, k, v (or `fused`), output, and the norms of queries and keys.
 
     `norm_width`: "head" (one scale for all heads) or "all" (over the whole projection). `norm_last`: behind the
-    positions. `rotary`: elements of a head that have positions, where not all do.
+    positions. `rotary`: elements of a head that have positions, where not all do; `joins`: they are joined to the
+    rest even if there is none. `turns`: whether a layer has positions at all; `rotation`: what they turn: halves of a
+    head, "stacked" pairs in fp32 (Cohere), by fp32 tables ("wide": OLMo 2), or each product in fp32 ("widened": ERNIE);
+    `interleaves`: by tables of its own. `cap`: the field of a soft cap on eager scores.
     """
 
     def part(c: Fields, layer: int) -> list[Weight]:
@@ -142,14 +152,28 @@ def gqa(
     def forward(c: Fields, layer: int) -> Forward:
         query, key, width = heads(c)
         names = tuple(qk_norm.split()) if qk_norm and c.flag(norm_if) else ()
-        shifts = "held" if sinks else ""
-        counts = query.pieces[0].count, key.pieces[0].count
-        shape = Heads(*counts, width, width, window(c, layer), sinks=sinks, shifts=shifts)
+        capped = bool(cap) and c.get(cap) is not None
+        shape = Heads(
+            query.pieces[0].count, key.pieces[0].count, width, width,
+            window_of(c, layer), capped, sinks, "held" if sinks else "",
+        )  # fmt: skip
         turned = rotary(c) if rotary else 0
-        partial = 0 if int(turned) == int(width) else turned
-        return GroupedQuery(at, out, shape, fused, names, norm_width == "head", norm_kind, norm_last, partial, rotation)
+        partial = 0 if int(turned) == int(width) and not joins else turned
+        return GroupedQuery(
+            at, out, shape, fused, names, norm_width == "head", norm_kind, norm_last, partial,
+            rotation=rotation, rotates=turns(c, layer), interleaves=interleaves,
+        )  # fmt: skip
 
     return Part(part, forward)
+
+
+def also(part: Weights, more: Weights) -> Weights:
+    """A part with further tensors that its forward knows."""
+
+    def weights(c: Fields, layer: int) -> Iterable[Weight]:
+        return [*part(c, layer), *more(c, layer)]
+
+    return Part(weights, part.forward) if isinstance(part, Part) else weights
 
 
 class GroupedQuery(Struct, frozen=True):
@@ -173,23 +197,26 @@ class GroupedQuery(Struct, frozen=True):
     scales_values: bool = False
     """a constant multiplies the values"""
     rotates: bool = True
+    interleaves: bool = False
+    """each layer makes tables of its own, each number twice"""
+    scales: bool = False
+    """queries are multiplied with a constant"""
+    splits: bool = False
+    """the fused projection is split by one operator, not sliced by three"""
 
     @property
     def joined(self) -> bool:
         """Queries and keys are put together of parts of a head."""
-        return bool(self.partial) or self.rotation not in ("halves", "wide")
+        return bool(self.partial) or self.rotation in ("chunks", "pairs", "complex")
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         heads = self.heads
         ops.scope(self.at)
         query, key, value = self._project(ops, x)
         if self.rotates:
-            if self.partial:
-                turned = self._partly(ops, query, key)
-            elif self.rotation == "wide":
-                turned = ops.turn_wide(query, key)
-            else:
-                turned = ops.turn(query, self.rotation), ops.turn(key, self.rotation)
+            shared = ops.interleave_tables() if self.interleaves else None
+            turned = self._turned(ops, query, key)
+            ops.restore_tables(shared)
             ops.drop(query, key)
             query, key = turned
         if self.norm_last:
@@ -201,15 +228,43 @@ class GroupedQuery(Struct, frozen=True):
         return out
 
     def _project(self, ops: Operators, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.fused:
+            return self._cut(ops, ops.linear(f"{self.at}.{self.fused}", x))
         sides: list[Tensor] = []
         for index, name in enumerate(("q_proj", "k_proj")):
-            side = ops.by_head(ops.linear(f"{self.at}.{name}", x), joined=self.joined)
+            side = ops.linear(f"{self.at}.{name}", x)
+            if self.scales and not index:
+                plain, side = side, ops.times(side)
+                ops.drop(plain)
+            side = ops.by_head(side, joined=self.joined)
             sides.append(side if self.norm_last else self._normed(ops, side, index))
         value = ops.by_head(ops.linear(f"{self.at}.v_proj", x))
         if self.scales_values:
             plain, value = value, ops.times(value)
             ops.drop(plain)
         return sides[0], sides[1], value
+
+    def _turned(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
+        """Queries and keys with positions."""
+        if self.partial:
+            return self._partly(ops, query, key)
+        if self.rotation not in ("stacked", "wide", "widened"):
+            return ops.turn(query, self.rotation), ops.turn(key, self.rotation)
+        given = query, key
+        sides = [ops.cast(x, "fp32") if self.rotation == "stacked" else x for x in given]
+        wide = [ops.rope(x, widens=self.rotation == "widened") for x in sides]
+        turned = tuple(ops.cast(x, before.dtype) for x, before in zip(wide, given, strict=True))
+        ops.drop(*wide, *(sides if self.rotation == "stacked" else ()))
+        return turned
+
+    def _cut(self, ops: Operators, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Slices of one projection."""
+        heads = self.heads
+        widths = (heads.count * heads.width, heads.keys * heads.width, heads.keys * heads.values)
+        sides = ops.split(fused, *widths) if self.splits else ops.slices(fused, *widths)
+        query, key, value = (ops.by_head(x, joined=self.joined) for x in sides)
+        ops.drop(fused)
+        return query, key, value
 
     def _partly(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
         """Positions of a part of every head, which is joined to the rest again."""
@@ -281,6 +336,8 @@ class Gated(Struct, frozen=True):
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         ops.scope(self.at)
         gate_name, up_name, down_name = (f"{self.at}.{name}" for name in self.names.split())
+        if self.fused:
+            return self._fused(ops, ops.linear(f"{self.at}.{self.fused}", x), down_name)
         gate = ops.linear(gate_name, x)
         active = ops.activate(self.activation, gate)
         ops.drop(gate)
@@ -292,9 +349,23 @@ class Gated(Struct, frozen=True):
         return out
 
 
+    def _fused(self, ops: Operators, both: Tensor, down: str) -> Tensor:
+        """`Phi3MLP`: the gate is a variable until the end."""
+        half = both.width // 2
+        gate, up = ops.split(both, half, half)
+        ops.drop(both)
+        active = ops.activate(self.activation, gate)
+        product = ops.multiply(up, active)
+        ops.drop(active, up)
+        out = ops.linear(down, product)
+        ops.drop(product, gate)
+        return out
+
+
 def plain(
-    names: str, bias: Flag = True, *, width: Callable[[Fields], Axis] | None = None, activation: str = "hidden_act"
-) -> Part:
+    names: str, bias: Flag = True, *, width: Callable[[Fields], Axis] | None = None, activation: str = "hidden_act",
+    takes: bool = False,
+) -> Part:  # fmt: skip
     """A two-layer MLP, by the full names of its layers."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -303,7 +374,7 @@ def plain(
         return [*linear(up, hidden(c), middle, shift), *linear(down, middle, hidden(c), shift)]
 
     def forward(c: Fields, _: int) -> Forward:
-        return Plain(names, c.word(activation, "silu"))
+        return Plain(names, c.word(activation, "silu"), takes)
 
     return Part(part, forward)
 
@@ -313,11 +384,15 @@ class Plain(Struct, frozen=True):
 
     names: str
     activation: str
+    takes: bool = False
+    """it lets go of what it is given itself: its lines stand in the layer's own forward"""
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         up, down = self.names.split()
         ops.scope(up.rpartition(".")[0])
         middle = ops.linear(up, x)
+        if self.takes:
+            ops.drop(x)
         active = ops.activate(self.activation, middle)
         ops.drop(middle)
         out = ops.linear(down, active)

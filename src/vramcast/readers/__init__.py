@@ -28,11 +28,11 @@ def native_keys(framework_name: str, edits: Mapping[str, Value]) -> dict[str, Va
     """A lever's edits (path → value) in the framework's own keys; what it has no key for is left out."""
     match framework_name.partition("==")[0]:
         case "trl":
-            from vramcast.readers.trl_native import trl_keys
+            from vramcast.readers.frameworks.trl.native import trl_keys
 
             return trl_keys(edits)
         case "verl":
-            from vramcast.readers.verl_native import verl_keys
+            from vramcast.readers.frameworks.verl.native import verl_keys
 
             return verl_keys(edits)
         case _:

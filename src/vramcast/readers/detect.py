@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from vramcast.errors import Refused, near, refuse
-from vramcast.readers.deepspeed import is_deepspeed, read_deepspeed
 from vramcast.readers.document import Document, formats, parse
 from vramcast.readers.foreign import foreign_format
+from vramcast.readers.frameworks.deepspeed import is_deepspeed, read_deepspeed
+from vramcast.readers.frameworks.trl.keys import known_key
+from vramcast.readers.frameworks.trl.reader import read_trl
+from vramcast.readers.launchers import is_launcher_option
 from vramcast.readers.native import read_native
 from vramcast.readers.script import is_script, read_script
-from vramcast.readers.starter import is_launcher_option
-from vramcast.readers.trl import read_trl
-from vramcast.readers.trl_keys import known_key
 from vramcast.types.job import Understanding, flatten
 from vramcast.types.paths import PATHS
 from vramcast.types.settings import ROLES
@@ -49,11 +49,11 @@ def _read(document: Document, name: str, folder: str) -> Understanding:
     if is_deepspeed(document.content):
         return read_deepspeed(document, name)
     if "actor_rollout_ref" in document.content or len(_VERL & set(document.content)) > 1:
-        from vramcast.readers.verl import read_verl_yaml
+        from vramcast.readers.frameworks.verl.reader import read_verl_yaml
 
         return read_verl_yaml(document, name)
     if _ACCELERATE & set(document.content):
-        from vramcast.readers.accelerate import read_accelerate
+        from vramcast.readers.frameworks.accelerate import read_accelerate
 
         return read_accelerate(document, name, folder)
     native, trl = _paths(document), _trl_keys(document)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from vramcast.errors import Mistakes
+from vramcast.readers.bash.words import EMPTY, Gap, Word
 from vramcast.readers.document import Document
-from vramcast.readers.shell_words import EMPTY, Gap, Word
-from vramcast.readers.verl_overrides import scalar
+from vramcast.readers.hydra import scalar
 from vramcast.types.job import Fact, Idle, Missing, Origin, Understanding, Unread
 
 _NUMBER = re.compile(r"-\.?\d.*")

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from vramcast.errors import refuse
-from vramcast.readers.launch import LOOKED_FOR, Launch, recognise
-from vramcast.readers.shell_tree import LIMIT_BYTES
-from vramcast.readers.shell_words import Gap, Word
+from vramcast.readers.bash.tree import LIMIT_BYTES
+from vramcast.readers.bash.words import Gap, Word
+from vramcast.readers.command import LOOKED_FOR, Launch, recognise
 from vramcast.types.job import Fact, Origin, Understanding
 
 _BASH = (".sh", ".bash", ".sbatch", ".slurm")
@@ -52,7 +52,7 @@ def read_script(name: str, text: str, folder: str) -> Understanding:
     """
     if name.lower().endswith(".py") or is_list(text):
         return _python(name, text, folder)
-    from vramcast.readers.shell import commands_of
+    from vramcast.readers.bash.script import commands_of
 
     starts: dict[str, None] = {}
 
@@ -85,7 +85,7 @@ def _rank(launch: Launch) -> int:
         return 0
     if launch.kind != "script":
         return 2
-    from vramcast.readers.trl_command import trains
+    from vramcast.readers.frameworks.trl.command import trains
 
     return 1 if trains(launch) else 3
 
@@ -100,11 +100,11 @@ def _start(words: Sequence[Word]) -> str:
 
 def _read(launch: Launch, name: str, environment: Mapping[str, Word], folder: str) -> Understanding:
     if launch.kind == "verl":
-        from vramcast.readers.verl import read_verl
+        from vramcast.readers.frameworks.verl.reader import read_verl
 
         return read_verl(launch.arguments, name, environment)
     if launch.kind in ("trl", "script"):
-        from vramcast.readers.trl_command import read_trl_command
+        from vramcast.readers.frameworks.trl.command import read_trl_command
 
         return read_trl_command(launch, name, folder)
     raise refuse(f"{name}:{launch.line} starts {launch.kind}, which is not read yet", read=LOOKED_FOR)
@@ -138,7 +138,7 @@ def _python(name: str, text: str, folder: str) -> Understanding:
             if launch:
                 return _read(launch, name, {}, folder)
             if _are_overrides(words):
-                from vramcast.readers.verl import read_verl
+                from vramcast.readers.frameworks.verl.reader import read_verl
 
                 return read_verl(words, name)
     raise refuse(

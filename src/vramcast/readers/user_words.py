@@ -36,7 +36,7 @@ def is_word(key: str) -> bool:
 
 
 def _is_trl(key: str) -> bool:
-    from vramcast.readers.trl_keys import known_key
+    from vramcast.readers.frameworks.trl.keys import known_key
 
     return known_key(key)
 
@@ -44,8 +44,8 @@ def _is_trl(key: str) -> bool:
 def _is_verl(key: str) -> bool:
     if "." not in key:
         return False
-    from vramcast.readers.verl_defaults import has_key
-    from vramcast.readers.verl_keys import KEYS, RULED
+    from vramcast.readers.frameworks.verl.defaults import has_key
+    from vramcast.readers.frameworks.verl.keys import KEYS, RULED
 
     return key in KEYS or key in RULED or has_key(key)
 
@@ -54,7 +54,7 @@ def _depends(key: str) -> bool:
     """Whether what a key says hangs on others, which are not read beside it here."""
     if key in ("beta", "generation_batch_size", "steps_per_generation"):
         return True
-    from vramcast.readers.verl_keys import RULED
+    from vramcast.readers.frameworks.verl.keys import RULED
 
     return key in RULED and not key.endswith("_micro_batch_size_per_gpu")
 
@@ -120,7 +120,7 @@ def _origin(fact: Fact, origins: Mapping[str, Origin]) -> Origin:
 
 def _trl(words: Mapping[str, Any]) -> Understanding:
     from vramcast.readers.document import Document
-    from vramcast.readers.trl import read_trl
+    from vramcast.readers.frameworks.trl.reader import read_trl
 
     found = read_trl(Document(dict(_typed(words)), {}), _WHERE)
     packed = next((fact for fact in found.facts if fact.path == "quant.kind" and _is_told(fact)), None)
@@ -131,15 +131,15 @@ def _trl(words: Mapping[str, Any]) -> Understanding:
 
 
 def _verl(words: Mapping[str, Any]) -> Understanding:
-    from vramcast.readers.shell_words import Word
-    from vramcast.readers.verl import read_verl
+    from vramcast.readers.bash.words import Word
+    from vramcast.readers.frameworks.verl.reader import read_verl
 
     return read_verl([Word(f"{key}={raw}", 0) for key, raw in words.items()], _WHERE)
 
 
 def _typed(words: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     """Values of the command line as a YAML file would have them."""
-    from vramcast.readers.verl_overrides import parse_value
+    from vramcast.readers.hydra import parse_value
 
     for key, raw in words.items():
         yield key, parse_value(raw) if isinstance(raw, str) else raw

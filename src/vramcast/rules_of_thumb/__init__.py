@@ -1,4 +1,4 @@
-"""The two founding articles: their rules of thumb as written, beside the exact forecast, and the guide made from both.
+"""The two founding articles: their rules of thumb as written, beside the exact forecast.
 
 A is "GRPO VRAM & GPU Sizing: Policy, Reference and Reward", B is "No Out Of Memory!". Their rules are not part of the
 memory model: nothing here moves a forecast.

@@ -1,6 +1,7 @@
 """Rules 1 to 13 of the two articles, each a small function: a shape and settings in, lines out.
 
-Everything is computed as the articles write it, right or wrong; what is wrong is said by `reasons.py` and by the guide.
+Everything is computed as the articles write it, right or wrong; what is wrong is said by `reasons.py`, and by
+docs/articles.md.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ def inputs(seat: Seat) -> Size:
     if seat.state == "step":  # the loop has its batch until it takes the next one: ids are nothing beside pixels
         return pixels
     end = end_pass(seat)
-    mask = end.mask if _masked(seat) else 0
+    alone = seat.state == "backward" and seat.instant == "last block" and not seat.reentrant
+    mask = (end.first_mask if alone else end.mask) if _masked(seat) else 0
     if seat.instant in ("embedding", "first token"):
         return end.inputs + pixels + (mask if seat.reentrant else 0)
     return end.inputs + pixels + end.tables + mask
@@ -86,7 +87,8 @@ def activations_saved(seat: Seat) -> Size:
         return end.front
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
         last_input = layers.last.carried if layers.last.keeps_input else end.hidden
-        return end.front + first.saved + first.cached + layers.inner(_kept_and_cached) + last_input
+        own = first.carried if seat.arch.ends.learned else 0  # else it is what the embedding gave
+        return end.front + own + first.saved + first.cached + layers.inner(_kept_and_cached) + last_input
     if seat.instant == "first block":  # backward begins with the last layer, which counts its own
         return end.leaf + first.carried + first.saved + layers.inner(_kept)
     cached = layers.all(lambda block: block.cached) if seat.state == "loss" else 0
@@ -158,16 +160,21 @@ def activations_block(seat: Seat) -> Size:
     layers, end = stack(seat), end_pass(seat)
     if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
         return end.front + end.hidden + layers.most(_forward)
-    waits, leaf = tied_gradient(seat) if _tied_waits(seat) else 0, end.leaf if seat.sees else 0
+    waits = tied_gradient(seat) if _tied_waits(seat) else 0
     match seat.instant:
         case "first block" if seat.state == "backward":
             return (_inner_backward(layers) if seat.inner else _backward(layers.last)) + waits
         case "last block" if seat.state == "backward":
-            return _backward(layers.first) + layers.over(1, len(layers.order), _left) + waits + leaf
+            return _backward(layers.first) + layers.over(1, len(layers.order), _left) + waits + end.leaf
         case "embedding":
-            return end.embedding - end.embedding_gradient + waits + leaf
+            return end.embedding - end.embedding_gradient + waits + (_at_leaf(seat) if seat.inputs_require_grad else 0)
         case _:
             return _last_forward(layers)
+
+
+def _at_leaf(seat: Seat) -> Size:
+    """What is beside the gradient of what the embedding gave: that itself, and the gradient behind its dropout."""
+    return end_pass(seat).leaf + (_embedded(seat) if seat.arch.ends.drops else 0)
 
 
 def _forward(block: BlockPass) -> Size:
@@ -192,7 +199,8 @@ def _last_forward(layers: Stack) -> Size:
         casts = layers.over(place + 1, length, lambda later: later.casts)
         return _forward(block) - layers.over(place, length - 1, _kept) - casts
 
-    return worst(_forward(layers.last), *(at(place, block) for place, block in layers.places(inner=True)))
+    first = at(0, layers.first) - _kept(layers.first)
+    return worst(_forward(layers.last), first, *(at(place, block) for place, block in layers.places(inner=True)))
 
 
 def _inner_backward(layers: Stack) -> Size:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from os.path import dirname, join
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -120,6 +120,32 @@ def facts() -> dict[str, Facts]:
     """Method → what PEFT says about it."""
     found = (msgspec.json.decode(line, type=Facts) for line in _lines()[1:])
     return {one.method: one for one in found}
+
+
+class Moved(NamedTuple):
+    """Targets of LoRA on a model of packed experts."""
+
+    linears: tuple[str, ...]
+    """those that stay linear layers, by their last names"""
+    parameters: tuple[tuple[str, int], ...]
+    """(the end of a parameter's name, how many ranks it gets: gate and up are one and get both)"""
+    lacking: tuple[str, ...]
+    """what must be targeted too, because it is packed with another target"""
+
+
+def moved(model_type: str, targets: Sequence[str], linears: Sequence[str]) -> Moved:
+    """What PEFT makes of targets by the names of transformers 4. Every target of such a name becomes a parameter, those
+    of dense layers and shared experts too; `all-linear` has them all.
+
+    Source: peft/utils/transformers_weight_conversion.py, _convert_peft_config_moe (0.21).
+    """
+    known = fusions()
+    scheme = known.types.get(model_type, "")
+    renamed, fused = known.renamed.get(scheme, {}), known.fused.get(scheme, {})
+    names = list(dict.fromkeys([*linears, *renamed] if "all-linear" in targets else targets))
+    ranks = {new: len(set(fused.get(new, [old])) & set(names)) for old, new in renamed.items() if old in names}
+    lacking = [part for new in ranks for part in fused.get(new, ()) if part not in names]
+    return Moved(tuple(name for name in names if name not in renamed), tuple(ranks.items()), tuple(lacking))
 
 
 @cache

@@ -100,7 +100,7 @@ def tree(layout: Layout) -> Tree:
         for depth in range(1, len(parts)):
             name = ".".join(parts[:depth])
             modules.setdefault(name, Module(name, "container"))
-        kind = _kind(owner, leaves, owners, layout.model_type)
+        kind = layout.kinds.get(owner) or _kind(owner, leaves, owners, layout.model_type)
         modules[owner] = Module(owner, kind, leaves.get("weight", ()), "bias" in leaves, layout.model_type)
     modules.pop("", None)
     return _with_head(layout, modules, tensors)

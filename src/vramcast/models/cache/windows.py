@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from vramcast.errors import Refused
 from vramcast.models.fields import Fields, TypeDefaults
 from vramcast.models.types import family_of
 from vramcast.num import Size
@@ -144,6 +145,17 @@ def spans(model_type: str, text: Mapping[str, Any], layers: int, source: str) ->
         found[-1] = FULL  # its configuration makes the last layer see all
     c.mistakes.done()
     return found
+
+
+def window_of(c: Fields, layer: int) -> Size:
+    """Tokens that a layer's attention sees at most; 0 if all."""
+    if "spans" not in c.memo:
+        try:
+            c.memo["spans"] = spans(c.known.type, c.config, c.count("num_hidden_layers"), c.source)
+        except Refused:  # `cache_kinds` says what is wrong
+            c.memo["spans"] = []
+    found = c.memo["spans"]
+    return found[layer].tokens if layer < len(found) else 0
 
 
 def _chunks_instead(c: Fields, rule: Rule) -> bool:

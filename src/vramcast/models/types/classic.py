@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from msgspec import structs
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Blocks, Weight, axis
-from vramcast.models.parts import Flag, Weights, ffn, gqa, heads, hidden, linear, norm, plain, tensor
-from vramcast.models.types.decoder import Decoder
+from vramcast.models.ops import Forward, Heads
+from vramcast.models.parts import (
+    Flag,
+    GroupedQuery,
+    Part,
+    ffn,
+    gqa,
+    heads,
+    hidden,
+    linear,
+    norm,
+    plain,
+    rotary_width,
+    tensor,
+)
+from vramcast.models.types.decoder import Decoder, Order
+from vramcast.num import Size
 
 
 def _full(c: Fields) -> tuple[Axis, int]:
@@ -24,7 +41,9 @@ def _turned(weights: list[Weight]) -> list[Weight]:
     return [Weight(weight.name, weight.axes[::-1]) for weight in weights]
 
 
-def _fused(at: str, names: str, bias: Flag = True) -> Weights:
+def _fused(
+    at: str, names: str, bias: Flag = True, rotary: Callable[[Fields], Size] | None = None, **modes: Any
+) -> Part:
     """One projection of queries, keys and values, with equal heads, and the output."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -36,10 +55,23 @@ def _fused(at: str, names: str, bias: Flag = True) -> Weights:
             *linear(f"{at}.{out}", query, hidden(c), shift),
         ]
 
-    return part
+    def forward(c: Fields, _: int) -> Forward:
+        qkv, out = names.split()
+        partial = rotary(c) if rotary else 0
+        return GroupedQuery(at, out, _heads(c), qkv, partial=partial, rotates=rotary is not None, splits=True, **modes)
+
+    return Part(part, forward)
 
 
-def _apart(at: str, out: str, bias: Flag = False, out_bias: Flag = False) -> Weights:
+def _heads(c: Fields) -> Heads:
+    query, width = _full(c)
+    return Heads(query.pieces[0].count, query.pieces[0].count, width, width)
+
+
+def _apart(
+    at: str, out: str, bias: Flag = False, out_bias: Flag = False,
+    rotary: Callable[[Fields], Size] | None = None, **modes: Any,
+) -> Part:  # fmt: skip
     """Separate projections, with equal heads."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -48,7 +80,11 @@ def _apart(at: str, out: str, bias: Flag = False, out_bias: Flag = False) -> Wei
         found = [weight for name in names for weight in linear(f"{at}.{name}", hidden(c), query, c.flag(bias))]
         return [*found, *linear(f"{at}.{out}", query, hidden(c), c.flag(out_bias))]
 
-    return part
+    def forward(c: Fields, _: int) -> Forward:
+        partial = rotary(c) if rotary else 0
+        return GroupedQuery(at, out, _heads(c), partial=partial, rotates=rotary is not None, **modes)
+
+    return Part(part, forward)
 
 
 def _phi_norms(c: Fields, _: int) -> list[Weight]:
@@ -58,12 +94,21 @@ def _phi_norms(c: Fields, _: int) -> list[Weight]:
     return [one for name in names for one in norm(f"self_attn.{name}", width, True)]
 
 
-def _gpt2(c: Fields, layer: int) -> list[Weight]:
-    weights = [
-        *_fused("attn", "c_attn c_proj")(c, layer),
-        *plain("mlp.c_fc mlp.c_proj", width=ffn("n_inner", 4))(c, layer),
-    ]
-    return _turned(weights)
+def _conv1d(part: Part) -> Part:
+    """A part of GPT-2's Conv1D."""
+    return Part(lambda c, layer: _turned(list(part(c, layer))), part.forward)
+
+
+def _gptj_width(c: Fields) -> Size:
+    """Elements of a head that have positions."""
+    return c.count("rotary_dim", 64)
+
+
+def _neox_order(c: Fields) -> Order:
+    return "parallel" if c.flag("use_parallel_residual") else "pre"
+
+
+_PLAIN = plain("mlp.c_fc mlp.c_proj", width=ffn("n_inner", 4), activation="activation_function")
 
 
 def _bigcode(c: Fields, layer: int) -> list[Weight]:
@@ -76,6 +121,12 @@ def _bigcode(c: Fields, layer: int) -> list[Weight]:
         *linear("attn.c_attn", hidden(c), query + key + key, True),
         *linear("attn.c_proj", query, hidden(c), True),
     ]
+
+
+def _bigcode_forward(c: Fields, _: int) -> Forward:
+    count = _heads(c)
+    shared = Heads(count.count, 1, count.width, count.width) if c.flag("multi_query") else count
+    return GroupedQuery("attn", "c_proj", shared, "c_attn", rotates=False, splits=True)
 
 
 def _falcon(c: Fields, _: int) -> list[Weight]:
@@ -144,36 +195,62 @@ class _Opt(Decoder, frozen=True):
         return norm(self.final, hidden(c), True)
 
 
-_Gpt = partial(Decoder, prefix="transformer", layers="h", embed="wte", final="ln_f", norms="ln_1 ln_2", norm_bias=True)
+_Gpt = partial(
+    Decoder,
+    holds="output",
+    norm="layer",
+    rotary=None,
+    prefix="transformer",
+    layers="h",
+    embed="wte",
+    final="ln_f",
+    norms="ln_1 ln_2",
+    norm_bias=True,
+)
 
 TYPES = {
-    "gpt2": _Gpt(_gpt2, positions="wpe max_position_embeddings 0"),
-    "gpt_bigcode": _Gpt(
-        _bigcode,
-        plain("mlp.c_fc mlp.c_proj", width=ffn("n_inner", 4)),
+    "gpt2": _Gpt(
+        _conv1d(_fused("attn", "c_attn c_proj")),
+        _conv1d(_PLAIN),
         positions="wpe max_position_embeddings 0",
+        dropout="resid_pdrop",
+        embeds="embd_pdrop",
+    ),
+    "gpt_bigcode": _Gpt(
+        Part(_bigcode, _bigcode_forward),
+        _PLAIN,
+        positions="wpe max_position_embeddings 0",
+        dropout="resid_pdrop",
+        embeds="embd_pdrop",
     ),
     "gpt_neo": _Gpt(
-        _apart("attn.attention", "out_proj", out_bias=True),
+        _apart("attn.attention", "out_proj", out_bias=True).weights,  # local attention of its own is not written
         plain("mlp.c_fc mlp.c_proj", width=ffn(times=4)),
         positions="wpe max_position_embeddings 0",
     ),
     "gptj": _Gpt(
-        _apart("attn", "out_proj"),
-        plain("mlp.fc_in mlp.fc_out", width=ffn("n_inner", 4)),
+        _apart("attn", "out_proj", rotary=_gptj_width, interleaves=True),
+        plain("mlp.fc_in mlp.fc_out", width=ffn("n_inner", 4), activation="activation_function"),
         norms="ln_1",
+        order="parallel",
+        dropout="resid_pdrop",
+        rotary=_gptj_width,
         head_bias=True,
     ),
     "gpt_neox": Decoder(
-        _fused("attention", "query_key_value dense", "attention_bias"),
+        _fused("attention", "query_key_value dense", "attention_bias", rotary=rotary_width(0.25)),
         plain("mlp.dense_h_to_4h mlp.dense_4h_to_h"),
+        order=_neox_order,
+        norm="layer",
+        dropout="hidden_dropout",
+        rotary=rotary_width(0.25),
         prefix="gpt_neox",
         embed="embed_in",
         final="final_layer_norm",
         norm_bias=True,
     ),
     "bloom": Decoder(
-        _fused("self_attention", "query_key_value dense"),
+        _fused("self_attention", "query_key_value dense").weights,  # ALiBi: its attention is not written
         plain("mlp.dense_h_to_4h mlp.dense_4h_to_h", width=lambda c: axis(4 * hidden(c))),
         prefix="transformer",
         layers="h",
@@ -183,8 +260,12 @@ TYPES = {
         first=_bloom_norm,
     ),
     "opt": _Opt(
-        _apart("self_attn", "out_proj", "enable_bias", "enable_bias"),
-        plain("fc1 fc2", "enable_bias", width=ffn("ffn_dim")),
+        _apart("self_attn", "out_proj", "enable_bias", "enable_bias", scales=True),
+        plain("fc1 fc2", "enable_bias", width=ffn("ffn_dim"), activation="activation_function", takes=True),
+        norm="layer",
+        dropout="dropout",
+        rotary=None,
+        own_positions=True,
         prefix="model.decoder",
         final="final_layer_norm",
         norms="self_attn_layer_norm final_layer_norm",
@@ -211,8 +292,12 @@ TYPES = {
         more=_falcon_norms,
     ),
     "phi": Decoder(
-        gqa(True, True, out="dense", extra=_phi_norms),
+        gqa(True, True, out="dense", extra=_phi_norms, rotary=rotary_width(0.5), joins=True),
         plain("mlp.fc1 mlp.fc2"),
+        order="parallel",
+        norm="layer",
+        dropout="resid_pdrop",
+        rotary=rotary_width(0.5),
         final="final_layernorm",
         norms="input_layernorm",
         norm_bias=True,

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
+from vramcast.models.cache.windows import window_of
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Blocks, Ends, Weight, axis
 from vramcast.models.ops import Forward, Operators, Tensor
@@ -23,7 +24,6 @@ from vramcast.models.parts import (
     single,
     stack,
     tensor,
-    windows,
 )
 from vramcast.num import Size
 
@@ -44,6 +44,10 @@ class Layer(Struct, frozen=True):
     norm: str
     multiplies: bool = False
     """a constant multiplies what is added (Granite)"""
+    drops: bool = False
+    """what is added goes through a dropout while the model trains"""
+    holds: Literal["", "output", "both"] = ""
+    """what attention gave, or what it was given too, stays a variable until the layer is through"""
 
     def __call__(self, ops: Operators, hidden: Tensor) -> Tensor:
         if self.order == "parallel":
@@ -69,15 +73,23 @@ class Layer(Struct, frozen=True):
             return x
         given = ops.norm(self.norm, before, x) if before else x
         added = part(ops, given)
-        if given is not x:
+        holds = self.holds if part is self.attention else ""
+        if holds == "both":
+            ops.keep(given)
+        elif given is not x and not getattr(part, "takes", False):
             ops.drop(given)
         if behind:
             plain, added = added, ops.norm(self.norm, behind, added)
             ops.drop(plain)
-        return self._residual(ops, x, added)
+        return self._residual(ops, x, added, holds=bool(holds))
 
-    def _residual(self, ops: Operators, x: Tensor, added: Tensor) -> Tensor:
+    def _residual(self, ops: Operators, x: Tensor, added: Tensor, *, holds: bool) -> Tensor:
         ops.scope("residual")
+        if holds:
+            added = self._dropped(ops, added)
+            ops.keep(added)
+            return ops.add(x, added)
+        added = self._dropped(ops, added)
         if self.multiplies:
             plain, added = added, ops.times(added)
             out = ops.add(x, added)
@@ -88,18 +100,43 @@ class Layer(Struct, frozen=True):
         return out
 
     def _parallel(self, ops: Operators, x: Tensor) -> Tensor:
-        """Attention and MLP are given the same, or each its own norm; both are added at once."""
-        first = ops.norm(self.norm, self.norms[0], x)
-        second = ops.norm(self.norm, self.norms[1], x) if len(self.norms) > 1 else first
+        """Attention and MLP are given the same, or each its own norm; both are added."""
         assert self.attention is not None
         assert self.mlp is not None
-        attended, mixed = self.attention(ops, first), self.mlp(ops, second)
-        ops.drop(first, *([second] if second is not first else []))
+        first = ops.norm(self.norm, self.norms[0], x)
+        attended = self._dropped(ops, self.attention(ops, first))
+        second = first
+        if len(self.norms) > 1:
+            ops.drop(first)
+            second = ops.norm(self.norm, self.norms[1], x)
+        mixed = self._dropped(ops, self.mlp(ops, second))
         ops.scope("residual")
-        both = ops.add(attended, mixed)
-        out = ops.add(both, x)
-        ops.drop(attended, mixed, both)
+        both = ops.add(attended, x)
+        out = ops.add(both, mixed)
+        ops.drop(both, attended, mixed, second)
         return out
+
+    def _dropped(self, ops: Operators, x: Tensor) -> Tensor:
+        """x behind a dropout, and x itself gone."""
+        if not self.drops:
+            return x
+        out = ops.dropout(x)
+        ops.drop(x)
+        return out
+
+
+def _plain_logits(_: Fields) -> Literal["", "scaled", "capped"]:
+    return ""
+
+
+def scaled_logits(_: Fields) -> Literal["", "scaled", "capped"]:
+    """A constant multiplies them."""
+    return "scaled"
+
+
+def capped_logits(c: Fields) -> Literal["", "scaled", "capped"]:
+    """A soft cap, unless the config clears it."""
+    return "capped" if c.get("final_logit_softcapping") is not None else ""
 
 
 class Decoder(Struct, frozen=True):
@@ -121,7 +158,19 @@ class Decoder(Struct, frozen=True):
     tied: Flag = "tie_word_embeddings"
     positions: str = ""
     """the learned position embedding: name, field of its length, rows added to it"""
-    order: Order = "pre"
+    order: Order | Callable[[Fields], Order] = "pre"
+    dropout: str = ""
+    """the field of the dropout of what layers add"""
+    holds: Literal["", "output", "both"] = ""
+    """what a layer holds of its attention until it is through"""
+    embeds: str = ""
+    """the field of the dropout of the embedding"""
+    own_positions: bool = False
+    """each sequence has learned positions of its own"""
+    run: str | Callable[[Fields], str] = ""
+    """the norms in the order of the forward, where that is another, or where they have no parameters"""
+    tables_each: bool = False
+    """layers that see all and layers with a window have tables of positions of their own"""
     norm: str = "rms"
     """how the norms compute"""
     rotary: Callable[[Fields], Size] | None = head_width
@@ -129,13 +178,16 @@ class Decoder(Struct, frozen=True):
     multiplies: Flag = False
     """constants multiply the embedding, what layers add, and the logits"""
     scales: bool = False
-    """a constant multiplies the embedding alone"""
+    """a constant multiplies the embedding, inside its module"""
+    logits: Callable[[Fields], Literal["", "scaled", "capped"]] = _plain_logits
+    kernel: str = ""
+    """the attention that the class takes where nobody says one"""
     wide_tables: bool = False
-    """those tables stay fp32"""
-    eager: bool = False
-    """the class has eager attention only"""
-    masks: int = 1
-    """kinds of layers that are given masks of their own"""
+    """tables of rotary positions are fp32"""
+    masked: bool = False
+    """every layer is given a mask"""
+    scales_hidden: bool = False
+    """not the logits, but what the head is given is multiplied; and the embedding within its module (MiniCPM)"""
     first: Weights = none
     """what stands between embedding and layers"""
     more: Weights = none
@@ -159,24 +211,33 @@ class Decoder(Struct, frozen=True):
 
     def layer(self, c: Fields, layer: int) -> Forward | None:
         """The forward of a layer; None while one of its parts has none."""
-        if not (isinstance(self.attention, Part) and isinstance(self.mlp, Part)) or self.more is not none:
+        if not (isinstance(self.attention, Part) and isinstance(self.mlp, Part)):
+            return None
+        if self.more is not none and not self.run:  # nobody says what is done with it
             return None
         attention, mlp = self.attention.forward(c, layer), self.mlp.forward(c, layer)
-        names = tuple(self.norms.split())
-        return Layer(attention, mlp, self.order, names, self.norm, c.flag(self.multiplies))
+        order: Order = self.order(c) if callable(self.order) else self.order
+        run = self.run if isinstance(self.run, str) else self.run(c)
+        names = tuple((run or self.norms).split())
+        drops = bool(self.dropout) and bool(c.get(self.dropout))
+        return Layer(attention, mlp, order, names, self.norm, c.flag(self.multiplies), drops, self.holds)
 
     def ends(self, c: Fields) -> Ends:
         """What is before and behind the layers."""
         return Ends(
             norm=self.norm,
-            final=self.final,
-            multiplies=c.flag(self.multiplies),
-            scales=self.scales,
-            rotary=self.rotary(c) if self.rotary else 0,
-            windows=tuple(dict.fromkeys(windows(c))),
+            final=self.final or ("norm" if self.run else ""),
+            tables_each=self.tables_each,
+            learned="own" if self.own_positions else "shared" if self.positions else "",
+            drops=bool(self.embeds) and bool(c.get(self.embeds)),
+            scales="module" if self.scales else "model" if c.flag(self.multiplies) and not self.scales_hidden else "",
+            logits="scaled" if c.flag(self.multiplies) and not self.scales_hidden else self.logits(c),
+            kernel=self.kernel,
             wide_tables=self.wide_tables,
-            eager=self.eager,
-            masks=self.masks,
+            spans=tuple(dict.fromkeys(int(window_of(c, layer)) for layer in range(self.layer_count(c)))),
+            scales_hidden=self.scales_hidden,
+            masked=self.masked,
+            rotary=self.rotary(c) if self.rotary else 0,
         )
 
     def layer_count(self, c: Fields) -> int:

@@ -76,7 +76,7 @@ class Router(Struct, frozen=True):
     def __call__(self, ops: Operators, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         ops.scope(self.name.rpartition(".")[0])
         scores = self.scores
-        logits = ops.wide_linear(self.name, x, apart=scores.apart) if scores.wide else ops.linear(self.name, x)
+        logits = ops.route(self.name, x, wide=scores.wide, apart=scores.apart)
         weights, places = self._chosen_last(ops, logits) if scores.by == "chosen" else self._chosen_first(ops, logits)
         if scores.like:
             wide, weights = weights, ops.cast(weights, (logits if scores.like == "logits" else x).dtype)
@@ -120,16 +120,31 @@ class Mixture(Struct, frozen=True):
     shared_gate: str = ""
     shared_first: bool = False
     """the shared experts run before the router"""
+    wide_sum: bool = False
+    """both are added in fp32"""
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         beside = self.shared(ops, x) if self.shared and self.shared_first else None
         routed = self.router(ops, x)
         out = ops.experts(self.experts, x, routed[2], routed[1], self.activation)
-        if self.shared:
+        if self.shared and self.wide_sum:
+            out = self._wide_sum(ops, x, out, self.shared)
+        elif self.shared:
             beside = self._gated(ops, x, beside or self.shared(ops, x))
             alone, out = out, ops.add(out, beside)
             ops.drop(alone, beside)
         ops.drop(*routed)
+        return out
+
+    def _wide_sum(self, ops: Operators, x: Tensor, routed: Tensor, shared: Forward) -> Tensor:
+        wide = ops.cast(routed, "fp32")
+        beside = shared(ops, x)
+        other = ops.cast(beside, "fp32")
+        ops.drop(beside)
+        both = ops.add(wide, other)
+        ops.drop(wide, other)
+        out = ops.cast(both, x.dtype)
+        ops.drop(both, routed)
         return out
 
     def _gated(self, ops: Operators, x: Tensor, beside: Tensor) -> Tensor:
@@ -188,6 +203,7 @@ def moe(
     biased: bool = False,
     extra: Weights = none,
     scores: Scores | None = None,
+    wide_sum: Flag = False,
     activation: str = "hidden_act",
 ) -> Weights:
     """A layer of experts where `sparse` says so (everywhere if not given), else `dense`.
@@ -211,7 +227,8 @@ def moe(
         beside = shared_part.forward(c, layer)
         one = next((weight.name for weight in shared_part(c, layer) if weight.name.endswith("_gate.weight")), "")
         function = "clamped" if biased else c.word(activation, "silu")
-        return Mixture(router, below, function, beside, one.removesuffix(".weight"), shared_first)
+        gate_name = one.removesuffix(".weight")
+        return Mixture(router, below, function, beside, gate_name, shared_first, c.flag(wide_sum))
 
     part = Part(weights, forward) if scores else weights
     return either(sparse, part, dense or gated()) if sparse else part

@@ -6,11 +6,12 @@ from typing import Any, cast
 
 from msgspec import Struct, structs
 
+from vramcast.models.cache.windows import window_of
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Ends, Weight, axis
 from vramcast.models.ops import Forward, Heads, Operators, Tensor
-from vramcast.models.parts import Gated, gated, hidden, linear, norm, tensor, window
-from vramcast.models.types.decoder import Decoder
+from vramcast.models.parts import Gated, gated, hidden, linear, norm, tensor
+from vramcast.models.types.decoder import Decoder, capped_logits
 from vramcast.models.types.dense import SANDWICH
 from vramcast.models.types.experts import routed
 from vramcast.models.types.gemma_towers import gemma3n_towers, gemma4_towers
@@ -94,7 +95,7 @@ class Gemma4Attention(Struct, frozen=True):
         return key, value
 
     def _turned(self, ops: Operators, x: Tensor, name: str) -> Tensor:
-        normed = self._normed(ops, "gemma", name, x)
+        normed = self._normed(ops, "rms_shifted", name, x)
         turned = ops.rope(normed)
         ops.drop(normed)
         return turned
@@ -114,7 +115,7 @@ def _gemma4_attends(c: Fields, layer: int) -> Forward:
     full, keys = _full(c, layer, 6), c.count("num_key_value_heads")
     width = c.count("global_head_dim", 512) if full else c.count("head_dim")
     keys = few if full and same and few else keys
-    heads = Heads(c.count("num_attention_heads"), keys, width, width, window(c, layer))
+    heads = Heads(c.count("num_attention_heads"), keys, width, width, window_of(c, layer))
     layers = c.count("num_hidden_layers") - c.count("num_kv_shared_layers", 0, 0)
     later = (other for other in range(layer + 1, layers) if _full(c, other, 6) == full)
     reuses = _shares(c, layer)
@@ -166,13 +167,13 @@ class Gemma4Layer(Struct, frozen=True):
         return ops.times_in_place(out)
 
     def _through(self, ops: Operators, x: Tensor, name: str, part: Forward) -> Tensor:
-        given = ops.norm("gemma", name, x)
+        given = ops.norm("rms_shifted", name, x)
         out = part(ops, given)
         ops.drop(given)
         return out
 
     def _added(self, ops: Operators, x: Tensor, added: Tensor, name: str) -> Tensor:
-        normed = ops.norm("gemma", name, added)
+        normed = ops.norm("rms_shifted", name, added)
         ops.drop(added)
         ops.scope("residual")
         out = ops.add(x, normed)
@@ -182,13 +183,13 @@ class Gemma4Layer(Struct, frozen=True):
     def _beside(self, ops: Operators, x: Tensor, dense: Tensor) -> Tensor:
         """The MLP's and the experts' results, each normed, added up."""
         assert self.router is not None
-        first = ops.norm("gemma", "post_feedforward_layernorm_1", dense)
+        first = ops.norm("rms_shifted", "post_feedforward_layernorm_1", dense)
         probabilities, weights, places = self.router(ops, x)
         ops.keep(probabilities, weights, places)
-        given = ops.norm("gemma", "pre_feedforward_layernorm_2", x)
+        given = ops.norm("rms_shifted", "pre_feedforward_layernorm_2", x)
         routed = ops.experts("experts", given, places, weights, "gelu")
         ops.drop(given)
-        second = ops.norm("gemma", "post_feedforward_layernorm_2", routed)
+        second = ops.norm("rms_shifted", "post_feedforward_layernorm_2", routed)
         ops.drop(routed)
         ops.keep(first, second)
         return ops.add(first, second)
@@ -326,13 +327,19 @@ class _Gemma4(_Gemma, frozen=True):
     def ends(self, c: Fields) -> Ends:
         full = [_full(c, layer, 6) for layer in range(c.count("num_hidden_layers"))]
         widths = [c.count("global_head_dim", 512)] * any(full) + [c.count("head_dim")] * (not all(full))
-        capped = c.get("final_logit_softcapping") is not None
         inputs = c.count("hidden_size_per_layer_input", 0, 0)
-        return structs.replace(super().ends(c), rotary=sum(widths), capped=capped, layer_inputs=inputs)
+        return structs.replace(super().ends(c), rotary=sum(widths), layer_inputs=inputs)
 
 
 GEMMA4 = _Gemma4(
-    _gemma4_attention, _gemma4_mlp, norms=SANDWICH, more=_layer_input, norm="gemma", scales=True, rotary=None
+    _gemma4_attention,
+    _gemma4_mlp,
+    norms=SANDWICH,
+    more=_layer_input,
+    norm="rms_shifted",
+    scales=True,
+    rotary=None,
+    logits=capped_logits,
 )
 GEMMA3N = _Gemma3n(_gemma3n_attention, _gemma3n_mlp, norms=SANDWICH, more=_altup)
 

@@ -59,11 +59,8 @@ class Latent(Struct, frozen=True):
         if self.index is None:
             return ops.attention(query, key, value, self.heads, joined=True)
         chosen = ops.chosen_keys(x, narrow[0], self.index)
-        mask, held = ops.hide(chosen, query.dtype)
-        mixed = ops.attention(query, key, value, self.heads, joined=True, mask=mask)
-        ops.drop(mask)
-        ops.keep(chosen, *held)
-        return mixed
+        ops.keep(chosen, *ops.hide(chosen))
+        return ops.attention(query, key, value, self.heads, joined=True)
 
     def _queries(self, ops: Operators, x: Tensor, at: str) -> tuple[Tensor, list[Tensor]]:
         """(queries; the latent they are made of, where that is held: a scorer is given it too)."""
@@ -85,9 +82,10 @@ def latent(
     if_interleaved: Rotation | None = None,
     indexed: Rotation | None = None,
     scored: bool = True,
+    shared: bool = False,
 ) -> Part:
     """Latent attention with one way to turn, or with another where the config says `rope_interleave`. `indexed`: a
-    scorer chooses keys, which turns like this; `scored`: it is the layer's own."""
+    scorer chooses keys, which turns like this; `scored`: it is the layer's own; `shared`: some layers have none."""
 
     def forward(c: Fields, _: int) -> Forward:
         count, rope = c.count("num_attention_heads"), c.count("qk_rope_head_dim")
@@ -97,7 +95,7 @@ def latent(
         index = None
         if indexed is not None:
             sizes = c.count("index_n_heads"), c.count("index_head_dim"), rope, c.count("index_topk")
-            index = Index(*sizes, indexed, scored)
+            index = Index(*sizes, indexed, handed_on=shared and scored, own=scored)
         return Latent(heads, rope, c.count("kv_lora_rank"), bool(c.count("q_lora_rank", 0, 0)), how, index)
 
     return Part(_indexed if indexed is not None and scored else mla, forward)
@@ -243,7 +241,7 @@ _V2 = moe(
 _V3 = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense(), scores=GROUPED)
 _LISTED = moe("n_routed_experts", shared_part=_SHARED, sparse=listed(otherwise=first_dense()), scores=GROUPED)
 _PAIRS = latent(if_interleaved="pairs")
-_GLM_OWN, _GLM_SHARED = latent("pairs", indexed="pairs"), latent("pairs", indexed="pairs", scored=False)
+_GLM_OWN, _GLM_SHARED = (latent("pairs", indexed="pairs", shared=True, scored=own) for own in (True, False))
 
 
 def _decoder(attention: Weights, mlp: Weights, **more: Any) -> Decoder:
@@ -257,9 +255,9 @@ TYPES = {
     "deepseek_v2": _decoder(latent("complex"), _V2),
     "deepseek_v3": _decoder(_PAIRS, _V3),
     "kimi_k2": DEEPSEEK,
-    "deepseek_v32": _decoder(latent("pairs", indexed="halves"), _LISTED),
-    "glm_moe_dsa": _decoder(either(_scores, _GLM_OWN, _GLM_SHARED), _LISTED),
+    "deepseek_v32": _decoder(latent("pairs", indexed="halves"), _LISTED, masked=True),
+    "glm_moe_dsa": _decoder(either(_scores, _GLM_OWN, _GLM_SHARED), _LISTED, masked=True),
     "glm4_moe_lite": _decoder(_PAIRS, moe("n_routed_experts", shared_part=_SHARED, sparse=listed(), scores=GROUPED)),
-    "minicpm3": _decoder(latent(), gated("mlp_bias"), multiplies=True),
+    "minicpm3": _decoder(latent(), gated("mlp_bias"), multiplies=True, scales_hidden=True),
     "deepseek_v4": _V4(_v4_attention, moe("n_routed_experts", shared_part=_V4_SHARED), more=_v4_connections),
 }

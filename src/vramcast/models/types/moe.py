@@ -9,7 +9,19 @@ from msgspec import Struct
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
 from vramcast.models.ops import Forward, Heads, Operators, Tensor
-from vramcast.models.parts import GroupedQuery, Part, gated, gqa, head_width, heads, hidden, linear, norm, tensor
+from vramcast.models.parts import (
+    GroupedQuery,
+    Part,
+    gated,
+    gqa,
+    head_width,
+    heads,
+    hidden,
+    linear,
+    norm,
+    rotary_width,
+    tensor,
+)
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import GROUPED, Scores, first_dense, listed, moe, routed, shared, sparse_step, times
 from vramcast.num import Size, whole
@@ -20,21 +32,9 @@ _SHARES = Scores(shares="norm_topk_prob", like="logits")
 _DEEPSEEK = moe("n_routed_experts", shared_part=_SHARED, sparse=first_dense(), scores=GROUPED)
 
 
-def partial(width: Size, c: Fields, otherwise: float) -> Size:
-    """Elements of a head that have positions."""
-    found = c.get("rope_parameters")
-    nested = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    factor = nested.get("partial_rotary_factor") or c.get("partial_rotary_factor") or otherwise
-    return c.named("rotary_dim", int(int(width) * float(factor)))
-
-
-def _half(c: Fields) -> Size:
-    return partial(head_width(c), c, 0.5)
-
-
 def _rotary_dim(c: Fields) -> Size:
     """MiniMax says how many elements."""
-    return c.count("rotary_dim", 0) or partial(head_width(c), c, 1.0)
+    return c.count("rotary_dim", 0) or rotary_width()(c)
 
 
 def _sinks(c: Fields, _: int) -> list[Weight]:
@@ -170,7 +170,6 @@ def _zaya_input(c: Fields, _: int) -> list[Weight]:
     return [tensor(f"input_hidden_states_{name}", hidden(c)) for name in ("scale", "bias")]
 
 
-
 TYPES = {
     "mixtral": Decoder(gqa(), moe("num_local_experts", width="intermediate_size", scores=Scores(shares=True))),
     "qwen2_moe": Decoder(
@@ -225,18 +224,15 @@ TYPES = {
         ),
         norm="rms_wide",
         rotary=lambda c: whole(head_width(c), 2),
-        eager=True,
-        masks=2,
+        kernel="eager",
     ),
     "minimax_m2": Decoder(
         gqa(qk_norm=_QK, norm_width="all", rotary=_rotary_dim),
-        moe(
-            "num_local_experts", width="intermediate_size", scores=Scores("sigmoid", biased=True, shares=True)
-        ),
+        moe("num_local_experts", width="intermediate_size", scores=Scores("sigmoid", biased=True, shares=True)),
         rotary=_rotary_dim,
     ),
     "ernie4_5_moe": Decoder(
-        gqa("use_bias", "use_bias", rotation="wide"),
+        gqa("use_bias", "use_bias", rotation="widened", interleaves=True),
         moe(
             "moe_num_experts",
             "moe_k",
@@ -263,7 +259,9 @@ TYPES = {
     ),
     "dots1": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), _DEEPSEEK),
     "glm4_moe": Decoder(
-        gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm", rotary=_half), _DEEPSEEK, rotary=_half
+        gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm", rotary=rotary_width(0.5)),
+        _DEEPSEEK,
+        rotary=rotary_width(0.5),
     ),
     "sarvam_moe": Decoder(
         gqa("attention_bias", qk_norm=_QK, norm_if="use_qk_norm"),
@@ -275,6 +273,7 @@ TYPES = {
             shared_part=shared(times("num_shared_experts"), bias="mlp_bias"),
             sparse=listed(),
             dense=gated("mlp_bias"),
+            wide_sum="enable_moe_fp32_combine",
             scores=Scores("sigmoid", wide=True, biased=True, shares=True, in_place=False, scaled=True),
         ),
     ),
@@ -282,8 +281,7 @@ TYPES = {
         Part(_mimo_attention, _mimo_forward),
         moe("n_routed_experts", sparse=listed(otherwise=listed("moe_layer_freq")), scores=GROUPED),
         rotary=_mimo_turned,
-        eager=True,
-        masks=2,
+        kernel="eager",
     ),
     "zaya": Decoder(_zaya_attention, _zaya_experts, more=_zaya_scales, first=_zaya_input, head_bias="lm_head_bias"),
 }

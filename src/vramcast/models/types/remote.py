@@ -1,15 +1,20 @@
-"""Types that transformers does not have: their checkpoints bring their own code. Norms count as norms here."""
+"""Types that transformers does not have: their checkpoints bring their own code. Norms count as norms here.
+
+Their forwards are read from that code and made of parts that are traced in other types; they are not traced themselves.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 from msgspec import structs
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Weight, axis
-from vramcast.models.parts import Weights, ffn, gated, gqa, heads, hidden, linear, norm
-from vramcast.models.types.decoder import Decoder
+from vramcast.models.ops import Forward, Heads
+from vramcast.models.parts import GroupedQuery, Part, Weights, ffn, gated, gqa, heads, hidden, linear, norm
+from vramcast.models.types.decoder import PRE_NORM, Decoder
 from vramcast.models.types.experts import first_dense, moe, shared, times
 
 
@@ -34,6 +39,17 @@ def _packed(c: Fields, _: int) -> list[Weight]:
     ]
 
 
+def _fused(at: str, names: str) -> Callable[[Fields, int], Forward]:
+    """The forward of one projection for queries, keys and values."""
+
+    def forward(c: Fields, _: int) -> Forward:
+        query, key, width = heads(c)
+        qkv, out = names.split()
+        return GroupedQuery(at, out, Heads(query.pieces[0].count, key.pieces[0].count, width, width), qkv)
+
+    return forward
+
+
 def _qwen1(c: Fields, _: int) -> list[Weight]:
     """The first Qwen: a biased fused projection; `kv_channels` is the head's width."""
     count, width = c.count("num_attention_heads"), c.count("kv_channels")
@@ -42,6 +58,11 @@ def _qwen1(c: Fields, _: int) -> list[Weight]:
         *linear("attn.c_attn", hidden(c), query + query + query, True),
         *linear("attn.c_proj", query, hidden(c), not c.flag("no_bias")),
     ]
+
+
+def _qwen1_forward(c: Fields) -> Forward:
+    count, width = c.count("num_attention_heads"), c.count("kv_channels")
+    return GroupedQuery("attn", "c_proj", Heads(count, count, width, width), "c_attn", splits=True)
 
 
 def _half_ffn(c: Fields) -> Any:
@@ -106,6 +127,18 @@ def _nas_attention(c: Fields, layer: int) -> list[Weight]:
     ]
 
 
+def _nas_attends(c: Fields, layer: int) -> Forward | None:
+    if not any(True for _ in _nas_attention(c, layer)):
+        return None
+    count = c.count("num_attention_heads")
+    keys, width = count // int(_nas(c, "attention", layer)["n_heads_in_group"]), hidden(c) // count
+    return GroupedQuery("self_attn", "o_proj", Heads(count, keys, width, width))
+
+
+def _nas_mixes(c: Fields, layer: int) -> Forward | None:
+    return gated("mlp_bias").forward(c, layer) if _nas_mlp(c, layer) else None
+
+
 def _nas_mlp(c: Fields, layer: int) -> list[Weight]:
     """A gated MLP of its own width: two thirds of a multiple of the hidden size, rounded up to 256; or none."""
     chosen = _nas(c, "ffn", layer)
@@ -121,20 +154,23 @@ def _nas_mlp(c: Fields, layer: int) -> list[Weight]:
 
 
 TYPES = {
-    "baichuan": Decoder(_packed, gated(), norms="", more=_LLAMA_NORMS),
-    "xverse": Decoder(gqa(), gated(), norms="", more=_LLAMA_NORMS),
-    "internlm": Decoder(gqa("bias", "bias"), gated(), norms="", more=_LLAMA_NORMS),
+    "baichuan": Decoder(
+        Part(_packed, _fused("self_attn", "W_pack o_proj")), gated(), norms="", more=_LLAMA_NORMS, run=PRE_NORM
+    ),
+    "xverse": Decoder(gqa(), gated(), norms="", more=_LLAMA_NORMS, run=PRE_NORM),
+    "internlm": Decoder(gqa("bias", "bias"), gated(), norms="", more=_LLAMA_NORMS, run=PRE_NORM),
     "internlm2": Decoder(
-        _internlm2,
+        Part(_internlm2, _fused("attention", "wqkv wo")),
         gated(at="feed_forward", names="w1 w3 w2"),
         norms="",
         more=norms_of("attention_norm ffn_norm"),
+        run="attention_norm ffn_norm",
         embed="tok_embeddings",
         head="output",
         head_module="lm_head",
     ),
     "qwen": Decoder(
-        _qwen1,
+        Part(_qwen1, lambda c, _: _qwen1_forward(c)),
         gated(names="w1 w2 c_proj", width=_half_ffn),
         prefix="transformer",
         layers="h",
@@ -152,5 +188,7 @@ TYPES = {
         norms="",
         more=_LLAMA_NORMS,
     ),
-    "nemotron-nas": Decoder(_nas_attention, _nas_mlp, norms=""),
+    "nemotron-nas": Decoder(
+        Part(_nas_attention, _nas_attends), Part(_nas_mlp, _nas_mixes), norms="", run=PRE_NORM
+    ),
 }  # fmt: skip

@@ -35,6 +35,7 @@ def count(question: ClassQuestion) -> ClassCount:
         class_name=type(model).__name__,
         version=transformers.__version__,
         tensors=[(name, tuple(weight.shape)) for name, weight in model.named_parameters()],
+        kinds={name: _kind(module) for name, module in model.named_modules() if name and module._parameters},
         layers=_layers(model, names),
         embedding=names.get(id(embedding), ""),
         head=names.get(id(head), ""),
@@ -57,6 +58,20 @@ def _class(settings: Any) -> Any:
         if type(settings) in mapping:
             return mapping[type(settings)]
     raise refuse(f"the installed Transformers has no language model of the type {settings.model_type!r}")
+
+
+def _kind(module: Any) -> str:
+    """What a module is to PEFT; a class derived from nn.Linear is one."""
+    from transformers.pytorch_utils import Conv1D
+
+    nn = torch.nn
+    table = {
+        "linear": nn.Linear, "conv1d": Conv1D, "embedding": nn.Embedding, "attention": nn.MultiheadAttention,
+        "convolution": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    }  # fmt: skip
+    alone = next(iter(module._parameters.values()))
+    vector = alone is not None and alone.ndim == 1 and module._parameters.keys() <= {"weight", "bias"}
+    return next((kind for kind, of in table.items() if isinstance(module, of)), "norm" if vector else "other")
 
 
 def _text(settings: Any) -> Any:

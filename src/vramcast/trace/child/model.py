@@ -28,7 +28,8 @@ class Parts:
         self.model = model
         self.plain = model.get_base_model() if hasattr(model, "get_base_model") else model
         base = getattr(self.plain, "base_model", None)
-        self.backbone: torch.nn.Module = base if isinstance(base, torch.nn.Module) else self.plain
+        backbone: torch.nn.Module = base if isinstance(base, torch.nn.Module) else self.plain
+        self.backbone: torch.nn.Module = getattr(backbone, "decoder", backbone)  # OPT calls that one itself
         self.blocks = longest_list(getattr(self.backbone, "language_model", self.backbone))
         self.trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.places = {parameter: name.rpartition(".")[0] for name, parameter in model.named_parameters()}

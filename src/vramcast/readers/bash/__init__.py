@@ -1,0 +1,1 @@
+"""A bash launch script, read without executing anything."""

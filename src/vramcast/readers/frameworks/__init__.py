@@ -1,0 +1,1 @@
+"""The frameworks whose configurations are read."""

@@ -1,0 +1,1 @@
+"""TRL: its YAML, its command lines and the scripts around it."""

@@ -1,0 +1,1 @@
+"""verl: hydra overrides and trees, with the FSDP backend."""
