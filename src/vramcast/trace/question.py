@@ -140,7 +140,7 @@ class ClassQuestion(Struct, frozen=True, kw_only=True, tag="class"):
     config: dict[str, Any]
 
 
-SEEN = ("gemma3", "llava", "qwen2_5_vl", "qwen2_vl")
+SEEN = ("gemma3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")
 """model types whose batches may have images"""
 Asked: TypeAlias = Question | OwnStep | ClassQuestion
 TRACED: dict[str, tuple[Any, ...]] = {

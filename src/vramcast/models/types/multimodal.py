@@ -117,15 +117,15 @@ _M3 = Decoder(
     ),
 )
 _LLAVA = {name: DENSE[name] for name in ("llama", "mistral", "qwen2")}
-_KIMI = {name: MLA["deepseek_v3"] for name in ("kimi_k2", "deepseek_v3")}
+_KIMI = dict.fromkeys(("kimi_k2", "deepseek_v3"), MLA["deepseek_v3"])
 """Transformers has Kimi K2.5 with DeepSeek V3's language model"""
 _MISTRAL = {"mistral": DENSE["mistral"], "ministral3": DENSE["mistral"]}
 
 TYPES = {
     "qwen2_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2, flat=True, sight=qwen_vision.sight, axes=True),
     "qwen2_5_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2_5, flat=True, sight=qwen_vision.sight, axes=True),
-    "qwen3_vl": Multimodal(DENSE["qwen3"], qwen_vision.qwen3(deep=True), axes=True),
-    "qwen3_vl_moe": Multimodal(MOE["qwen3_moe"], qwen_vision.qwen3(deep=True), axes=True),
+    "qwen3_vl": Multimodal(DENSE["qwen3"], qwen_vision.qwen3(deep=True), sight=qwen_vision.sight, axes=True),
+    "qwen3_vl_moe": Multimodal(MOE["qwen3_moe"], qwen_vision.qwen3(deep=True), sight=qwen_vision.sight, axes=True),
     "qwen3_5": Multimodal(QWEN3_5, qwen_vision.qwen3(deep=False), axes=True),
     "qwen3_5_moe": Multimodal(QWEN3_5_MOE, qwen_vision.qwen3(deep=False), axes=True),
     "gemma3": Multimodal(DENSE["gemma3_text"], towers.siglip, sight=towers.siglip_sight, both_ways=True),
