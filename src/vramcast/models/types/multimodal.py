@@ -117,7 +117,7 @@ _M3 = Decoder(
     ),
 )
 _LLAVA = {name: DENSE[name] for name in ("llama", "mistral", "qwen2")}
-_KIMI = dict.fromkeys(("kimi_k2", "deepseek_v3"), MLA["deepseek_v3"])
+_KIMI: dict[str, Decoder] = dict.fromkeys(("kimi_k2", "deepseek_v3"), MLA["deepseek_v3"])
 """Transformers has Kimi K2.5 with DeepSeek V3's language model"""
 _MISTRAL = {"mistral": DENSE["mistral"], "ministral3": DENSE["mistral"]}
 
