@@ -24,7 +24,8 @@ TEXT = {
 LLAMA4 = {
     "model_type": "llama4",
     "text_config": {
-        **TEXT, "model_type": "llama4_text", "intermediate_size_mlp": 80, "num_local_experts": 4, "num_experts_per_tok": 1,
+        **TEXT, "model_type": "llama4_text", "intermediate_size_mlp": 80, "num_local_experts": 4,
+        "num_experts_per_tok": 1,
         "interleave_moe_layer_step": 2, "attention_chunk_size": 8192, "no_rope_layers": [1, 1, 1, 0],
     },
     "vision_config": {
@@ -49,7 +50,8 @@ def seat(folder: Path, config: dict[str, Any], **more: Any) -> Seat:
     path = folder / "config.json"
     path.write_text(json.dumps(config))
     job = {
-        "model": str(path), "gpu": "a100-sxm-80gb", "micro_batch": 2, "seq_len": 32, "framework": "transformers==5.24.0",
+        "model": str(path), "gpu": "a100-sxm-80gb", "micro_batch": 2, "seq_len": 32,
+        "framework": "transformers==5.24.0",
         "weights_dtype": "bf16", "compute_dtype": "bf16", "autocast": False, "recompute": "none", **more,
     }  # fmt: skip
     return structs.replace(Seats(resolve(said(job)), POLICY).base, state="backward")

@@ -35,8 +35,7 @@ class Attention(EagerAttention):
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
-        bound = seat.binds(heads.window)
-        other = int(heads.width) != int(heads.values) or int(heads.width) > _WIDEST
+        bound, other = seat.binds(heads.window), int(heads.width) != int(heads.values) or int(heads.width) > _WIDEST
         if seat.attention == "efficient" or bound or other:
             out = self._efficient(query, key, value, heads, bound=bound)
         else:

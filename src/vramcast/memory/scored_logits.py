@@ -38,14 +38,17 @@ class ScoredLogits(FusedHead):
             plain, logits = logits, self.times(logits)
             self.drop(plain)
         mark_logits(logits)
-        if arch.ends.logits == "capped":
-            bent = self.pointwise(logits, "tanh", saves=True)
-            capped = self.times(bent)
-            self.drop(logits, bent)
-            mark_logits(bent)
-            mark_logits(capped)
-            logits = capped
-        return logits
+        return self._capped(logits) if arch.ends.logits == "capped" else logits
+
+    def _capped(self, divided: Tensor) -> Tensor:
+        """`tanh(logits / cap) * cap`: the tanh is kept."""
+        bent = self.pointwise(divided, "tanh", saves=True)
+        mark_logits(bent)
+        self.drop(divided)
+        out = self.times(bent)
+        mark_logits(out)
+        self.drop(bent)
+        return out
 
     def kernel_loss(self, hidden: Tensor) -> Tensor:
         """Cross-entropy in one kernel: the logits stay in 16 bits and their gradient overwrites them, unless an entropy

@@ -128,11 +128,9 @@ class Blocks(Struct, frozen=True):
         module = self.module(weight)
         if module == "vision":
             return not weight.name.endswith(("embed.weight", "embedding.weight"))
-        if weight.name.endswith(_ALSO_LINEAR):
-            return True
         if module == "router":  # a router itself has a bare weight, what is within it is linear layers
-            return not weight.name.endswith(("gate.weight", "router.weight")) or "per_layer" in weight.name
-        return module in _LINEAR
+            return not weight.name.endswith(("gate.weight", "router.weight")) or weight.name.endswith(_ALSO_LINEAR)
+        return module in _LINEAR or weight.name.endswith(_ALSO_LINEAR)
 
     @property
     def params(self) -> Size:
