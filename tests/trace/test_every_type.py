@@ -19,20 +19,24 @@ RIGHT = {
     "full": """
         llama qwen2 qwen3 granite smollm3 iquestcoder exaone internlm3 hunyuan_v1_dense qwen3_moe mixtral
         qwen2_moe olmoe flex_olmo granitemoe phimoe gpt_oss minimax_m2 ernie4_5_moe hunyuan_v1_moe dots1
-        glm4_moe hy_v3 mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite deepseek_v32 glm_moe_dsa""",
+        glm4_moe hy_v3 mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite deepseek_v32 glm_moe_dsa
+        gemma3 gemma3_text mistral3 llava qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe mllama""",
     "full, recompute": """
         llama qwen2 qwen3 granite smollm3 iquestcoder exaone internlm3 hunyuan_v1_dense qwen3_moe mixtral
         olmoe flex_olmo granitemoe phimoe gpt_oss minimax_m2 ernie4_5_moe hunyuan_v1_moe dots1 glm4_moe
-        hy_v3 mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite deepseek_v32 glm_moe_dsa""",
+        hy_v3 mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite deepseek_v32 glm_moe_dsa
+        gemma3 gemma3_text mistral3 llava qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe mllama""",
     "lora": """
         llama qwen2 qwen3 granite smollm3 iquestcoder exaone internlm3 hunyuan_v1_dense arcee gemma
         qwen3_moe mixtral qwen2_moe olmoe flex_olmo granitemoe phimoe gpt_oss minimax_m2 ernie4_5_moe
         hunyuan_v1_moe dots1 glm4_moe hy_v3 mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite
-        deepseek_v32 glm_moe_dsa""",
+        deepseek_v32 glm_moe_dsa
+        gemma3 gemma3_text mistral3 llava qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe mllama""",
     "lora, recompute": """
         llama qwen2 qwen3 smollm3 iquestcoder exaone internlm3 hunyuan_v1_dense arcee gemma qwen3_moe
         mixtral olmoe flex_olmo phimoe gpt_oss minimax_m2 ernie4_5_moe hunyuan_v1_moe dots1 glm4_moe hy_v3
-        mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite""",
+        mimo_v2_flash deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite
+        gemma3 gemma3_text mistral3 llava qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe mllama""",
 }
 """mode → model types that are within 1 % at every instant"""
 _WINDOWS = "sequences longer than the window: the class makes a mask, and with one it takes the efficient kernel"
