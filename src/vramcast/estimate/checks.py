@@ -50,10 +50,11 @@ def _check_attention(
             **{"from": origin("attention"), "allowed": "flash, efficient"},
         )
         return {"attention"}
-    if settings.attention == "efficient" and arch.ends.kernel == "eager":
+    other = settings.attention == "efficient" or (settings.attention == "flash" and arch.ends.alone)
+    if other and arch.ends.kernel == "eager":
         mistakes.add(
-            f"attention = efficient is not there for {arch.model_type}: Transformers has none for its class",
-            **{"from": origin("attention"), "allowed": "eager, flash"},
+            f"attention = {settings.attention} is not there for {arch.model_type}: Transformers has none for its class",
+            **{"from": origin("attention"), "allowed": "eager" if arch.ends.alone else "eager, flash"},
         )
         return {"attention"}
     return set()

@@ -75,6 +75,8 @@ class Seats:
         length, arch = work.get("seq_len", self.base.seq_len), self.job.arch
         if self.base.engine is not None or not self.job.sdpa or arch.measured is not None:
             return frozenset()
+        if arch.ends.masks:
+            return frozenset(arch.ends.spans)
         if length > 1 and (arch.ends.masked or (arch.ends.both_ways and self.base.sees)):  # or images see themselves
             return frozenset(arch.ends.spans)
         return frozenset(window for window in arch.windows if window <= length)

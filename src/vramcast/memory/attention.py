@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramcast.memory.eager_attention import EagerAttention
+from vramcast.memory.older_attention import OlderAttention
 from vramcast.memory.tape import Tensor
 from vramcast.models.ops import Heads
 from vramcast.num import Size, up_to, whole
@@ -13,7 +13,7 @@ _SMALL = 128
 """head widths up to which the flash kernel pads to 32, above to 64"""
 
 
-class Attention(EagerAttention):
+class Attention(OlderAttention):
     """`Linears` with attention."""
 
     def attention(
@@ -29,6 +29,8 @@ class Attention(EagerAttention):
         values of one width (sdp_utils.cpp, check_head_dim_size_flash), and gives what lies as its queries do: head by
         head where they were `joined`, and then it is copied into rows."""
         seat = self.seat
+        if heads.scores and seat.attention == "eager":
+            return self.attention_of_scores(query, key, value, heads)
         if seat.attention == "eager":
             return self._eager(query, key, value, heads)
         if seat.autocast:
@@ -36,8 +38,9 @@ class Attention(EagerAttention):
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
         bound, other = seat.binds(heads.window), int(heads.width) != int(heads.values) or int(heads.width) > _WIDEST
+        ready = bound and seat.arch.ends.masks == "biased" and not seat.autocast  # it is of numbers, and all layers'
         if seat.attention == "efficient" or bound or other:
-            out = self._efficient(query, key, value, heads, bound=bound)
+            out = self._efficient(query, key, value, heads, bound=bound and not ready)
         else:
             out = self._flash(query, key, value, heads)
             if joined:
@@ -93,7 +96,8 @@ class Attention(EagerAttention):
         """
         tape, seat = self.tape, self.seat
         key, value = (self._repeated(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
-        bias = [tape.empty("mask in numbers", seat.tokens, seat.seq_len, query.dtype)] if bound else []
+        rows = seat.tokens * (heads.count if seat.arch.ends.masks == "biased" else 1)
+        bias = [tape.empty("mask in numbers", rows, seat.seq_len, query.dtype)] if bound else []
         out = tape.empty("attention output", query.rows, heads.count * heads.values, query.dtype)
         padded_rows = seat.sequences * up_to(seat.seq_len, 32)
         log_sum = tape.empty("log-sum-exp", padded_rows, heads.count, "fp32")

@@ -29,7 +29,11 @@ class EagerAttention(Linears):
         seat = self.seat
         eager, spans = seat.attention == "eager", seat.arch.ends.spans
         needed = [span for span in spans[: 1 if first else None] if eager or span in seat.masked]
-        dtype = self.weights_dtype if eager else "bool"
+        ends = seat.arch.ends
+        if ends.masks == "biased" and not eager:  # ALiBi's biases of every head are part of it
+            rows = seat.tokens * seat.arch.heads[0]
+            return [self.tape.empty("mask of all heads", rows, seat.seen_len, self.weights_dtype)]
+        dtype = self.weights_dtype if eager and not ends.fills else "bool"
         return [self.tape.empty("mask", seat.tokens, seat.seen_len, dtype) for _ in needed]
 
     def _eager(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:
@@ -174,6 +178,12 @@ class EagerAttention(Linears):
             return self._alias(x)
         out = tape.like(x, name)
         return tape.node(out, [x], [], lambda gradient: [tape.view(gradient)])
+
+    def expanded(self, x: Tensor, query: Tensor, heads: Heads) -> Tensor:
+        """Keys or values for all heads, which the class itself makes. What it was given is gone."""
+        out = self._expanded(x, query, "for all heads", heads)
+        self.drop(x)
+        return out
 
     def _expanded(self, x: Tensor, query: Tensor, name: str, heads: Heads) -> Tensor:
         """repeat_kv: a copy for all heads; the gradient is summed back over the group."""

@@ -50,6 +50,9 @@ class Model(ScoredLogits):
             return [table]
 
         tape.node(out, [weight], [], backward)
+        if arch.ends.embed_norm:
+            plain, out = out, self.norm(arch.ends.norm, arch.ends.embed_norm, out)
+            self.drop(plain)
         if not arch.ends.scales:
             return out
         scaled = self.times(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vramcast.memory.packed import Packed
+from vramcast.memory.promotion import promoted
 from vramcast.memory.tape import Tensor
 from vramcast.num import Size
 
@@ -31,7 +32,23 @@ class Linears(Packed):
         """The model's own product; the head is never packed."""
         if packing := self.packing_for(name):
             return self.packed_product(_last(name), x, inputs, outputs, packing)
-        return self._product(_last(name), x, inputs, outputs, bias, self.weights_dtype, self.base_trains)
+        apart = bias and self.seat.arch.ends.bias_apart
+        out = self._product(_last(name), x, inputs, outputs, bias and not apart, self.weights_dtype, self.base_trains)
+        return self._with_bias(out) if apart else out
+
+    def _with_bias(self, product: Tensor) -> Tensor:
+        """A bias that an operator of its own adds, in its own dtype: FalconLinear."""
+        tape = self.tape
+        offset = tape.parameter(1, product.width, self.weights_dtype, self.base_trains)
+        out = tape.like(product, "sum", promoted(product.dtype, offset.dtype))
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            learned = tape.like(offset, "bias gradient", kind="gradient") if offset.requires_grad else None
+            return [self._gradient_as(product, gradient), learned]
+
+        tape.node(out, [product, offset], [], backward)
+        self.drop(product)
+        return out
 
     def _product(
         self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool, dtype: str, trains: bool

@@ -30,6 +30,10 @@ class Eager:
         """of their full names"""
         self.variables: list[Tensor] = []
         """what the block holds until it is through"""
+        self.returned: list[Tensor] = []
+        """what the block returns beside hidden states: the loop over blocks holds it until the next one returns"""
+        self.locals: list[Tensor] = []
+        """what its attention's own forward holds until it is through"""
         self.stored: list[Tensor] = []
         """keys and values that later layers may use"""
         self.cached: list[Tensor] = []
@@ -94,6 +98,23 @@ class Eager:
 
         return self.tape.node(out, [left, right], [], backward)
 
+    def add_into(self, left: Tensor, right: Tensor) -> Tensor:
+        """`left += right`: no memory of its own; both share the gradient."""
+        out = Tensor(left.rows, left.width, left.dtype, self.tape.hold(left).storage)
+        self.drop(left)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            return [self._gradient_as(x, gradient) if x.requires_grad else None for x in (left, right)]
+
+        return self.tape.node(out, [left, right], [], backward)
+
+    def copied(self, x: Tensor) -> Tensor:
+        """A view's elements side by side; their gradient is a view again. The view is gone."""
+        out = self.tape.like(x, "copy")
+        self.tape.node(out, [x], [], lambda gradient: [self.tape.view(gradient)])
+        self.drop(x)
+        return out
+
     def multiply(self, left: Tensor, right: Tensor) -> Tensor:
         """Elementwise product of equal shapes: each input is saved for the other's gradient."""
         tape = self.tape
@@ -144,6 +165,8 @@ class Eager:
                 return self._relu_squared(x)
             case "xielu":
                 return self._xielu(x)
+            case "bloom_gelu":
+                return self._bloom_gelu(x)
             case "gelu_new" | "gelu_fast":
                 return self._gelu_of_operators(x)
             case _:
@@ -186,10 +209,10 @@ class Eager:
         linear = self.times(x)
         lower = self.add(below, linear)
         self.drop(below, linear)
-        out = tape.like(x, "xielu")
+        out = tape.like(upper, "xielu")
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
-            return [tape.like(x, f"gradient of the {name} branch") for name in ("upper", "lower")]
+            return [tape.like(upper, f"gradient of the {name} branch") for name in ("upper", "lower")]
 
         tape.node(out, [upper, lower], [condition], backward)
         self.drop(upper, lower, condition)
@@ -197,7 +220,7 @@ class Eager:
 
     def _by_number(self, x: Tensor) -> Tensor:
         """Product with a number that learns: x is kept for its gradient."""
-        return self.scale(x, self.tape.parameter(1, 1, x.dtype, self.base_trains), "times a number")
+        return self.scale(x, self.tape.parameter(1, 1, self.weights_dtype, self.base_trains), "times a number")
 
     def _gelu_of_operators(self, x: Tensor) -> Tensor:
         """`0.5 * x * (1 + tanh(c * (x + 0.044715 * x³)))`, operator by operator: NewGELUActivation."""
@@ -216,6 +239,30 @@ class Eager:
         out = self.multiply(half, shifted)
         self.drop(half, shifted)
         return out
+
+    def _bloom_gelu(self, x: Tensor) -> Tensor:
+        """A function of its own, whose steps are no nodes: it keeps its input, and makes the rest again in backward.
+
+        Source: transformers/models/bloom/modeling_bloom.py, bloom_gelu_forward and bloom_gelu_back.
+        """
+        tape = self.tape
+
+        def most(count: int) -> None:
+            tape.drop(*[tape.like(x, "step of the activation") for _ in range(count)])
+
+        most(3)
+        half, bent = tape.like(x, "half"), tape.like(x, "1 + tanh")
+        out = tape.like(x, "activation")
+        tape.drop(half, bent)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            most(5)
+            steps = [tape.like(x, "step of the derivative") for _ in range(2)]
+            found = tape.like(x, "activation gradient")
+            tape.drop(*steps)
+            return [found]
+
+        return tape.node(out, [x], [x], backward)
 
     def _quick_gelu(self, x: Tensor) -> Tensor:
         """`x * sigmoid(1.702 * x)`: three operators (transformers/activations.py, QuickGELUActivation)."""

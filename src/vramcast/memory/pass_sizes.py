@@ -35,6 +35,8 @@ class BlockPass(NamedTuple):
     """what its recomputation leaves until backward is over: shared keys and values, and the graph behind them"""
     cached: Size = 0
     """keys and values that nothing but a cache holds, until the loss is there: not part of `saved`"""
+    returned: Size = 0
+    """what it returns beside hidden states and backward does not keep: there while the next one runs forward"""
 
 
 Value: TypeAlias = Callable[[BlockPass], Size]

@@ -77,10 +77,13 @@ def new_tape(seat: Seat, *, records: bool) -> Model:
 
 
 def infer_block(seat: Seat, kind: Blocks) -> BlockPass:
-    """A block of which nothing is kept."""
+    """A block of which nothing is kept; nothing to speak of where `generate` gives it the last token only."""
+    if seat.state == "generate" and getattr(kind.forward, "last_only", False):
+        return BlockPass(0, 0, 0, 0, 0, 0, 0)
     ops = new_tape(seat, records=False)
     _, since = _forward_block(ops, kind)
-    return BlockPass(0, 0, ops.tape.alive("cast", since), 0, ops.tape.peak(since), 0, 0)
+    returned = total(ops.tape.size(x) for x in ops.returned)
+    return BlockPass(0, 0, ops.tape.alive("cast", since), 0, ops.tape.peak(since), 0, 0, returned=returned)
 
 
 def train_block(seat: Seat, kind: Blocks, input_learns: bool = True) -> BlockPass:
@@ -108,7 +111,7 @@ def _plain_block(seat: Seat, kind: Blocks, *, input_learns: bool = True, embedde
     (hidden, out), since = _forward_block(ops, kind, input_learns=input_learns, embedded=embedded)
     forward, casts = tape.peak(since), tape.alive("cast", since)
     tape.end_autocast()
-    tape.drop(hidden)
+    tape.drop(hidden, *ops.returned)
     saved_casts = tape.alive("cast", since)
     keeps_input = hidden.storage is not None and hidden.storage.holds > 0
     carried = tape.size(hidden) if keeps_input else 0
@@ -152,6 +155,7 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
     quiet.tape.checkpointed = True
     (_, out), since = _forward_block(quiet, kind, embedded=embedded)
     forward, casts = quiet.tape.peak(since), quiet.tape.alive("cast", since)
+    returned = total(quiet.tape.size(x) for x in quiet.returned)
     ops = new_tape(seat, records=True)
     tape = ops.tape
     ops.rope_tables()
@@ -163,7 +167,7 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
     out = ops.run(kind, hidden)
     left = total(quiet.tape.size(one) for one in quiet.stored) + _behind(tape, ops.stored, since)
     tape.end_autocast()
-    tape.drop(*waiting)
+    tape.drop(*waiting, *(() if seat.reentrant else ops.returned))
     if seat.reentrant:
         tape.hold(gradient)
     else:
@@ -185,6 +189,7 @@ def _checkpointed_block(seat: Seat, kind: Blocks, *, embedded: bool = False) -> 
         (kept,),
         total(held),
         left=left,
+        returned=returned,
     )
 
 
@@ -288,6 +293,8 @@ def _leaf(seat: Seat) -> Size:
     with learned positions."""
     ends = seat.arch.ends
     changed = ends.scales == "model" or ends.learned or ends.wide or seat.sees
+    if ends.embed_norm and seat.records and (seat.tuning == "full" or seat.inputs_require_grad):
+        return _embedded(seat) + 2 * seat.tokens * BYTES["fp32"]  # what that norm keeps
     return _embedded(seat) if changed and seat.inputs_require_grad else 0
 
 
@@ -301,7 +308,8 @@ def _front(seat: Seat) -> Size:
     its dropout, and a leaf where the model's forward holds what was made of it."""
     learned, width = seat.arch.ends.learned, seat.arch.hidden * BYTES[seat.param_dtype]
     rows = seat.tokens if learned == "own" else seat.seq_len if learned else 0
-    return _embedded(seat) + rows * width + _dropped(seat) + (0 if learned or seat.arch.ends.wide else _leaf(seat))
+    counted = learned or seat.arch.ends.wide or seat.arch.ends.embed_norm
+    return _embedded(seat) + rows * width + _dropped(seat) + (0 if counted else _leaf(seat))
 
 
 def _embedded(seat: Seat) -> Size:

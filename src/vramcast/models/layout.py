@@ -200,6 +200,18 @@ class Ends(Struct, frozen=True, kw_only=True):
     """each of these has tables of positions of its own"""
     scales_hidden: bool = False
     """a constant multiplies what the head is given"""
+    alone: bool = False
+    """the class has no other attention than that"""
+    embed_norm: str = ""
+    """the norm behind the embedding; "" for none"""
+    masks: Literal["", "plain", "biased"] = ""
+    """the class always gives its kernel a mask, which has the biases of every head or not"""
+    bias_apart: bool = False
+    """linear layers add their bias by an operator of its own"""
+    fills: bool = False
+    """eager scores are filled where a mask of true and false says so, which backward asks again"""
+    buffers: Size = 0
+    """bytes of masks and tables that the class keeps beside its parameters"""
     layer_inputs: Size = 0
     """width of the embedding that each layer has of its own; 0: none"""
     rotary: Size = 0

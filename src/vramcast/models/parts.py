@@ -210,11 +210,13 @@ class GroupedQuery(Struct, frozen=True):
     """queries are multiplied with a constant"""
     splits: bool = False
     """the fused projection is split by one operator, not sliced by three"""
+    by_row: bool = False
+    """heads are turned before they are transposed: what is joined lies in rows"""
 
     @property
     def joined(self) -> bool:
         """Queries and keys are put together of parts of a head."""
-        return bool(self.partial) or self.rotation in ("chunks", "pairs", "complex")
+        return not self.by_row and (bool(self.partial) or self.rotation in ("chunks", "pairs", "complex"))
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         heads = self.heads
@@ -232,6 +234,7 @@ class GroupedQuery(Struct, frozen=True):
         mixed = ops.attention(query, key, value, heads, joined=self.joined)
         out = ops.linear(f"{self.at}.{self.out}", mixed)
         ops.drop(mixed, query, key, value)
+        ops.release()
         return out
 
     def _project(self, ops: Operators, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -269,8 +272,10 @@ class GroupedQuery(Struct, frozen=True):
         heads = self.heads
         widths = (heads.count * heads.width, heads.keys * heads.width, heads.keys * heads.values)
         sides = ops.split(fused, *widths) if self.splits else ops.slices(fused, *widths)
-        query, key, value = (ops.by_head(x, joined=self.joined) for x in sides)
         ops.drop(fused)
+        if heads.scores == "baddbmm":  # each head's three parts lie side by side: a gradient is of the whole as it is
+            return sides[0], sides[1], sides[2]
+        query, key, value = (ops.by_head(x, joined=self.joined) for x in sides)
         return query, key, value
 
     def _partly(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
@@ -371,9 +376,9 @@ class Gated(Struct, frozen=True):
 
 def plain(
     names: str, bias: Flag = True, *, width: Callable[[Fields], Axis] | None = None, activation: str = "hidden_act",
-    takes: bool = False,
+    takes: bool = False, otherwise: str = "silu",
 ) -> Part:  # fmt: skip
-    """A two-layer MLP, by the full names of its layers."""
+    """A two-layer MLP, by the full names of its layers. `otherwise`: the activation where no field says one."""
 
     def part(c: Fields, _: int) -> list[Weight]:
         middle, shift = (width or ffn())(c), c.flag(bias)
@@ -381,7 +386,7 @@ def plain(
         return [*linear(up, hidden(c), middle, shift), *linear(down, middle, hidden(c), shift)]
 
     def forward(c: Fields, _: int) -> Forward:
-        return Plain(names, c.word(activation, "silu"), takes)
+        return Plain(names, c.word(activation, otherwise), takes)
 
     return Part(part, forward)
 

@@ -50,6 +50,10 @@ def _masked(seat: Seat) -> bool:
     plain block does not need it."""
     blocks = _without_grad(seat) and seat.instant in ("last block", "prefill", "decode")
     runs_forward = seat.state == "forward" or blocks
+    ends = seat.arch.ends
+    asked = ends.fills or (ends.masks == "biased" and not seat.autocast)  # backward needs it, of plain blocks too
+    if asked and seat.records and seat.instant != "embedding":
+        return True
     return runs_forward or (seat.recompute == "full" and seat.records)
 
 
@@ -89,12 +93,19 @@ def activations_saved(seat: Seat) -> Size:
         return end.front
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
         last_input = layers.last.carried if layers.last.keeps_input else end.hidden
-        own = first.carried if seat.arch.ends.learned or seat.arch.ends.wide else 0  # else what the embedding gave
-        return end.front + own + first.saved + first.cached + layers.inner(_kept_and_cached) + last_input
+        ends = seat.arch.ends
+        changed = ends.learned or ends.wide or ends.embed_norm
+        own = first.carried if changed else 0  # else it is what the embedding gave
+        returned = layers.most(_returned) if seat.recompute == "full" else 0
+        return end.front + own + first.saved + first.cached + layers.inner(_kept_and_cached) + last_input + returned
     if seat.instant == "first block":  # backward begins with the last layer, which counts its own
         return end.leaf + first.carried + first.saved + layers.inner(_kept)
     cached = layers.all(lambda block: block.cached) if seat.state == "loss" else 0
     return end.leaf + first.carried + first.saved + layers.later(_kept) + cached
+
+
+def _returned(block: BlockPass) -> Size:
+    return block.returned
 
 
 def _kept_and_cached(block: BlockPass) -> Size:
@@ -161,7 +172,7 @@ def activations_block(seat: Seat) -> Size:
     """
     layers, end = stack(seat), end_pass(seat)
     if _without_grad(seat):  # beside the block its input and the embedding's output, which the model's forward holds
-        return end.front + end.hidden + layers.most(_forward)
+        return end.front + end.hidden + layers.most(_forward) + layers.most(_returned)
     waits = tied_gradient(seat) if _tied_waits(seat) else 0
     match seat.instant:
         case "first block" if seat.state == "backward":

@@ -66,6 +66,19 @@ def adapters(seat: Seat) -> Size:
     return held_trainable(seat) * BYTES[seat.adapter_dtype]
 
 
+@term(
+    "buffers",
+    lives=lambda seat: seat.engine is None and seat.resident("weights") and bool(seat.arch.ends.buffers),
+    source="transformers: nn.Buffer of GPTNeoSelfAttention, GPTBigCodeModel and GPTJModel",
+)
+def buffers(seat: Seat) -> Size:
+    """Masks and tables of positions that older classes keep beside their parameters.
+
+    GPT-Neo has a mask of every pair of positions in each layer: 4 MiB for 2,048 positions. Every rank has them whole.
+    """
+    return seat.arch.ends.buffers
+
+
 def _buffered(seat: Seat) -> bool:
     return seat.packing is not None and seat.packing.buffers and seat.resident("weights")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import structs
 
+from vramcast.catalog.dtypes import BYTES
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Blocks, Weight, axis
-from vramcast.models.ops import Forward, Heads
+from vramcast.models.ops import Forward, Heads, Operators, Tensor
 from vramcast.models.parts import (
     Flag,
     GroupedQuery,
@@ -25,7 +26,7 @@ from vramcast.models.parts import (
     rotary_width,
     tensor,
 )
-from vramcast.models.types.decoder import Decoder, Order
+from vramcast.models.types.decoder import PRE_NORM, Decoder, Order
 from vramcast.num import Size
 
 
@@ -41,10 +42,15 @@ def _turned(weights: list[Weight]) -> list[Weight]:
     return [Weight(weight.name, weight.axes[::-1]) for weight in weights]
 
 
+_Scores = Literal["", "wide", "baddbmm", "biased"]
+
+
 def _fused(
-    at: str, names: str, bias: Flag = True, rotary: Callable[[Fields], Size] | None = None, **modes: Any
-) -> Part:
-    """One projection of queries, keys and values, with equal heads, and the output."""
+    at: str, names: str, bias: Flag = True, rotary: Callable[[Fields], Size] | None = None, *,
+    scores: _Scores = "", splits: bool = True, without: str = "", **modes: Any,
+) -> Part:  # fmt: skip
+    """One projection of queries, keys and values, with equal heads, and the output. `without`: fields of what is not
+    modelled."""
 
     def part(c: Fields, _: int) -> list[Weight]:
         query, _width = _full(c)
@@ -55,10 +61,13 @@ def _fused(
             *linear(f"{at}.{out}", query, hidden(c), shift),
         ]
 
-    def forward(c: Fields, _: int) -> Forward:
+    def forward(c: Fields, _: int) -> Forward | None:
         qkv, out = names.split()
+        if any(c.get(name) for name in without.split()):
+            return None
         partial = rotary(c) if rotary else 0
-        return GroupedQuery(at, out, _heads(c), qkv, partial=partial, rotates=rotary is not None, splits=True, **modes)
+        shape = structs.replace(_heads(c), scores=scores)
+        return GroupedQuery(at, out, shape, qkv, partial=partial, rotates=rotary is not None, splits=splits, **modes)
 
     return Part(part, forward)
 
@@ -70,7 +79,7 @@ def _heads(c: Fields) -> Heads:
 
 def _apart(
     at: str, out: str, bias: Flag = False, out_bias: Flag = False,
-    rotary: Callable[[Fields], Size] | None = None, **modes: Any,
+    rotary: Callable[[Fields], Size] | None = None, *, scores: _Scores = "", without: str = "", **modes: Any,
 ) -> Part:  # fmt: skip
     """Separate projections, with equal heads."""
 
@@ -80,9 +89,11 @@ def _apart(
         found = [weight for name in names for weight in linear(f"{at}.{name}", hidden(c), query, c.flag(bias))]
         return [*found, *linear(f"{at}.{out}", query, hidden(c), c.flag(out_bias))]
 
-    def forward(c: Fields, _: int) -> Forward:
-        partial = rotary(c) if rotary else 0
-        return GroupedQuery(at, out, _heads(c), partial=partial, rotates=rotary is not None, **modes)
+    def forward(c: Fields, _: int) -> Forward | None:
+        if any(c.get(name) for name in without.split()):
+            return None
+        partial, shape = rotary(c) if rotary else 0, structs.replace(_heads(c), scores=scores)
+        return GroupedQuery(at, out, shape, partial=partial, rotates=rotary is not None, **modes)
 
     return Part(part, forward)
 
@@ -104,8 +115,13 @@ def _gptj_width(c: Fields) -> Size:
     return c.count("rotary_dim", 64)
 
 
+def _pairs(c: Fields) -> Size:
+    """A mask of every pair of positions: true or false."""
+    return c.count("max_position_embeddings") ** 2
+
+
 def _neox_order(c: Fields) -> Order:
-    return "parallel" if c.flag("use_parallel_residual") else "pre"
+    return "branches" if c.flag("use_parallel_residual") else "pre"
 
 
 _PLAIN = plain("mlp.c_fc mlp.c_proj", width=ffn("n_inner", 4), activation="activation_function")
@@ -129,13 +145,18 @@ def _bigcode_forward(c: Fields, _: int) -> Forward:
     return GroupedQuery("attn", "c_proj", shared, "c_attn", rotates=False, splits=True)
 
 
-def _falcon(c: Fields, _: int) -> list[Weight]:
-    """Grouped (new), multi-query or full heads in one projection."""
-    query, width = _full(c)
+def _falcon_keys(c: Fields) -> int:
+    """Grouped (new), multi-query or full heads."""
     heads = c.count("num_attention_heads")
-    grouped, single = c.flag("new_decoder_architecture"), c.flag("multi_query")
-    keys = c.count("num_kv_heads", heads) if grouped else 1 if single else heads
-    key = axis(keys, width, "kv")
+    if c.flag("new_decoder_architecture"):
+        return c.count("num_kv_heads", heads)
+    return 1 if c.flag("multi_query") else heads
+
+
+def _falcon(c: Fields, _: int) -> list[Weight]:
+    """All heads in one projection."""
+    query, width = _full(c)
+    key = axis(_falcon_keys(c), width, "kv")
     shift = c.flag("bias")
     return [
         *linear("self_attention.query_key_value", hidden(c), query + key + key, shift),
@@ -143,18 +164,51 @@ def _falcon(c: Fields, _: int) -> list[Weight]:
     ]
 
 
+class FalconQuery(GroupedQuery, frozen=True):
+    """The forward of `FalconAttention`: keys and values are picked out of the projection, which copies them; the new
+    decoder makes them for all heads before it turns them, and its cache has those."""
+
+    keys: Size = 1
+    """heads of keys in the projection"""
+    grouped: bool = False
+
+    def _cut(self, ops: Operators, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        heads, width = structs.replace(self.heads, keys=self.keys), self.heads.width
+        query, key, value = ops.slices(fused, heads.count * width, heads.keys * width, heads.keys * width)
+        ops.lend(fused)
+        if not self.grouped:
+            return query, key, value
+        key, value = (ops.expanded(ops.copied(x), query, heads) for x in (key, value))
+        return ops.copied(query), key, value
+
+
+def _falcon_forward(c: Fields, _: int) -> Forward | None:
+    """Unless attention drops, or all queries share one key head: torch has no fused kernel for that (sdp_utils_cpp.h,
+    check_batch_size_and_num_heads_dense), and what it does instead has not been traced."""
+    count, width, grouped = c.count("num_attention_heads"), _full(c)[1], c.flag("new_decoder_architecture")
+    keys, turned = _falcon_keys(c), not c.flag("alibi")
+    if c.get("attention_dropout") or (keys != int(count) and not grouped):
+        return None
+    shape = Heads(count, count, width, width)
+    return FalconQuery("self_attention", "dense", shape, "query_key_value", rotates=turned, keys=keys, grouped=grouped)
+
+
+def _falcon_order(c: Fields) -> Order:
+    return "joined" if c.flag("new_decoder_architecture") or c.flag("parallel_attn") else "pre"
+
+
 def _falcon_norms(c: Fields, _: int) -> list[Weight]:
     """One norm for both branches, or one each."""
+    return [weight for name in _falcon_names(c).split() for weight in norm(name, hidden(c), True)]
+
+
+def _falcon_names(c: Fields) -> str:
+    """The norms in their order."""
     grouped, parallel = c.flag("new_decoder_architecture"), c.flag("parallel_attn")
     two = c.count("num_ln_in_parallel_attn", 2 if grouped else 1) == 2
-    names = ("ln_attn", "ln_mlp") if two else ("input_layernorm",)
     if not parallel:
-        names = ("input_layernorm", "post_attention_layernorm")
-    return [weight for name in names for weight in norm(name, hidden(c), True)]
-
-
-def _bloom_norm(c: Fields, _: int) -> list[Weight]:
-    return norm("word_embeddings_layernorm", hidden(c), True)
+        return PRE_NORM
+    return "ln_attn ln_mlp" if two else "input_layernorm"
 
 
 def _without_norms(block: Blocks) -> Blocks:
@@ -164,7 +218,17 @@ def _without_norms(block: Blocks) -> Blocks:
 def _mpt(c: Fields, layer: int) -> list[Weight]:
     """MPT nests its attention's settings; those that we know change no shape, others are refused."""
     c.sub("attn_config").read.update(_MPT_NEUTRAL)
-    return list(_fused("attn", "Wqkv out_proj", False)(c, layer))
+    return list(_MPT(c, layer))
+
+
+def _mpt_forward(c: Fields, layer: int) -> Forward | None:
+    """Unless its attention clips or drops what it is given."""
+    nested = c.sub("attn_config")
+    return None if nested.get("clip_qkv") or nested.get("attn_pdrop") else _MPT.forward(c, layer)
+
+
+_MPT = _fused("attn", "Wqkv out_proj", False, scores="biased")
+_BLOOM_UNMODELLED = "attention_dropout apply_residual_connection_post_layernorm slow_but_exact"
 
 
 _MPT_NEUTRAL = (
@@ -219,22 +283,28 @@ TYPES = {
     "gpt_bigcode": _Gpt(
         Part(_bigcode, _bigcode_forward),
         _PLAIN,
+        buffers=_pairs,
         positions="wpe max_position_embeddings 0",
         dropout="resid_pdrop",
         embeds="embd_pdrop",
     ),
     "gpt_neo": _Gpt(
-        _apart("attn.attention", "out_proj", out_bias=True).weights,  # local attention of its own is not written
-        plain("mlp.c_fc mlp.c_proj", width=ffn(times=4)),
+        _apart("attn.attention", "out_proj", out_bias=True, scores="wide", without="attention_dropout"),
+        plain("mlp.c_fc mlp.c_proj", width=ffn(times=4), activation="activation_function", otherwise="gelu_new"),
+        buffers=lambda c: c.count("num_hidden_layers") * _pairs(c),
+        kernel="eager",
+        dropout="resid_dropout",
+        embeds="embed_dropout",
         positions="wpe max_position_embeddings 0",
     ),
     "gptj": _Gpt(
-        _apart("attn", "out_proj", rotary=_gptj_width, interleaves=True),
+        _apart("attn", "out_proj", rotary=_gptj_width, interleaves=True, by_row=True),
         plain("mlp.fc_in mlp.fc_out", width=ffn("n_inner", 4), activation="activation_function"),
         norms="ln_1",
-        order="parallel",
+        order="branches",
         dropout="resid_pdrop",
         rotary=_gptj_width,
+        buffers=lambda c: c.count("max_position_embeddings") * _gptj_width(c) * BYTES["fp32"],
         head_bias=True,
     ),
     "gpt_neox": Decoder(
@@ -250,14 +320,19 @@ TYPES = {
         norm_bias=True,
     ),
     "bloom": Decoder(
-        _fused("self_attention", "query_key_value dense").weights,  # ALiBi: its attention is not written
-        plain("mlp.dense_h_to_4h mlp.dense_4h_to_h", width=lambda c: axis(4 * hidden(c))),
+        _fused("self_attention", "query_key_value dense", scores="baddbmm", splits=False, without=_BLOOM_UNMODELLED),
+        plain("mlp.dense_h_to_4h mlp.dense_4h_to_h", width=lambda c: axis(4 * hidden(c)), otherwise="bloom_gelu"),
+        kernel="eager",
+        alone=True,
+        norm="layer",
+        rotary=None,
+        dropout="hidden_dropout",
         prefix="transformer",
         layers="h",
         embed="word_embeddings",
         final="ln_f",
         norm_bias=True,
-        first=_bloom_norm,
+        embed_norm="word_embeddings_layernorm",
     ),
     "opt": _Opt(
         _apart("self_attn", "out_proj", "enable_bias", "enable_bias", scales=True),
@@ -272,8 +347,14 @@ TYPES = {
         norm_bias=True,
     ),
     "mpt": Decoder(
-        _mpt,
-        plain("ffn.up_proj ffn.down_proj", False, width=lambda c: axis(4 * hidden(c))),
+        Part(_mpt, _mpt_forward),
+        plain("ffn.up_proj ffn.down_proj", False, width=lambda c: axis(4 * hidden(c)), otherwise="gelu"),
+        kernel="eager",
+        alone=True,
+        fills=True,
+        norm="layer",
+        rotary=None,
+        holds="output",
         prefix="transformer",
         layers="blocks",
         embed="wte",
@@ -281,8 +362,19 @@ TYPES = {
         norms="norm_1 norm_2",
     ),
     "falcon": Decoder(
-        _falcon,
-        plain("mlp.dense_h_to_4h mlp.dense_4h_to_h", "bias", width=ffn("ffn_hidden_size", 4)),
+        Part(_falcon, _falcon_forward),
+        plain(
+            "mlp.dense_h_to_4h mlp.dense_4h_to_h", "bias", width=ffn("ffn_hidden_size", 4), activation="activation",
+            otherwise="gelu",
+        ),
+        order=_falcon_order,
+        run=_falcon_names,
+        norm="layer",
+        dropout="hidden_dropout",
+        holds="both",
+        bias_apart=True,
+        masks=lambda c: "biased" if c.flag("alibi") else "plain",
+        rotary=lambda c: _full(c)[1],
         prefix="transformer",
         layers="h",
         embed="word_embeddings",
@@ -294,7 +386,7 @@ TYPES = {
     "phi": Decoder(
         gqa(True, True, out="dense", extra=_phi_norms, rotary=rotary_width(0.5), joins=True),
         plain("mlp.fc1 mlp.fc2"),
-        order="parallel",
+        order="branches",
         norm="layer",
         dropout="resid_pdrop",
         rotary=rotary_width(0.5),

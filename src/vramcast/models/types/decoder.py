@@ -30,8 +30,10 @@ from vramcast.num import Size
 ATTENTION_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "hybrid", "indexed_attention")
 """What `layer_types` may say where it only changes what a layer attends to."""
 PRE_NORM = "input_layernorm post_attention_layernorm"
-Order: TypeAlias = Literal["pre", "post", "sandwich", "parallel"]
-"""Where norms stand: before attention and MLP, behind them, on both sides, or before both at once."""
+Order: TypeAlias = Literal["pre", "post", "sandwich", "parallel", "branches", "joined"]
+"""Where norms stand: before attention and MLP, behind them, on both sides, or before both at once: what
+both give is added to the hidden states one by one (parallel), or to each other first, in a new tensor (branches) or in
+the MLP's (joined)."""
 
 
 class Layer(Struct, frozen=True):
@@ -50,8 +52,10 @@ class Layer(Struct, frozen=True):
     """what attention gave, or what it was given too, stays a variable until the layer is through"""
 
     def __call__(self, ops: Operators, hidden: Tensor) -> Tensor:
-        if self.order == "parallel":
+        if self.order in ("parallel", "branches"):
             return self._parallel(ops, hidden)
+        if self.order == "joined":
+            return self._joined(ops, hidden)
         before, behind = self._places()
         middle = self._branch(ops, hidden, before[0], self.attention, behind[0])
         out = self._branch(ops, middle, before[1], self.mlp, behind[1])
@@ -89,12 +93,12 @@ class Layer(Struct, frozen=True):
             added = self._dropped(ops, added)
             ops.keep(added)
             return ops.add(x, added)
-        added = self._dropped(ops, added)
         if self.multiplies:
             plain, added = added, ops.times(added)
             out = ops.add(x, added)
             ops.drop(added, plain)
             return out
+        added = self._dropped(ops, added)
         out = ops.add(x, added)
         ops.drop(added)
         return out
@@ -111,9 +115,23 @@ class Layer(Struct, frozen=True):
             second = ops.norm(self.norm, self.norms[1], x)
         mixed = self._dropped(ops, self.mlp(ops, second))
         ops.scope("residual")
-        both = ops.add(attended, x)
-        out = ops.add(both, mixed)
+        last, other = (x, mixed) if self.order == "branches" else (mixed, x)
+        both = ops.add(attended, other)
+        out = ops.add(both, last)
         ops.drop(both, attended, mixed, second)
+        return out
+
+    def _joined(self, ops: Operators, x: Tensor) -> Tensor:
+        """All norms first; what attention gave is added into what the MLP gave: FalconDecoderLayer."""
+        assert self.attention is not None
+        assert self.mlp is not None
+        normed = [ops.norm(self.norm, name, x) for name in self.norms]
+        attended = self.attention(ops, normed[0])
+        mixed = self.mlp(ops, normed[-1])
+        ops.scope("residual")
+        both = self._dropped(ops, ops.add_into(mixed, attended))
+        out = ops.add(both, x)
+        ops.drop(both, attended, *normed)
         return out
 
     def _dropped(self, ops: Operators, x: Tensor) -> Tensor:
@@ -182,6 +200,18 @@ class Decoder(Struct, frozen=True):
     logits: Callable[[Fields], Literal["", "scaled", "capped"]] = _plain_logits
     kernel: str = ""
     """the attention that the class takes where nobody says one"""
+    alone: bool = False
+    """the class has no other attention than that"""
+    embed_norm: str = ""
+    """the norm behind the embedding"""
+    bias_apart: bool = False
+    """linear layers add their bias by an operator of its own"""
+    masks: Callable[[Fields], Literal["plain", "biased"]] | None = None
+    """the class always gives its kernel a mask, which has the biases of every head or not"""
+    fills: bool = False
+    """scores are filled where a mask of true and false says so"""
+    buffers: Callable[[Fields], Size] | None = None
+    """bytes of masks and tables that the class keeps beside its parameters"""
     wide_tables: bool = False
     """tables of rotary positions are fp32"""
     masked: bool = False
@@ -235,6 +265,12 @@ class Decoder(Struct, frozen=True):
             scales="module" if self.scales else "model" if c.flag(self.multiplies) and not self.scales_hidden else "",
             logits="scaled" if c.flag(self.multiplies) and not self.scales_hidden else self.logits(c),
             kernel=self.kernel,
+            alone=self.alone,
+            embed_norm=self.embed_norm,
+            fills=self.fills,
+            bias_apart=self.bias_apart,
+            masks=self.masks(c) if self.masks else "",
+            buffers=self.buffers(c) if self.buffers else 0,
             wide_tables=self.wide_tables,
             spans=tuple(dict.fromkeys(int(window_of(c, layer)) for layer in range(self.layer_count(c)))),
             scales_hidden=self.scales_hidden,
@@ -251,7 +287,8 @@ class Decoder(Struct, frozen=True):
         if self.positions:
             name, field, added = self.positions.split()
             found.append(tensor(f"{name}.weight", c.count(field) + int(added), hidden(c)))
-        return [*found, *self.first(c, 0)]
+        shift = norm(self.embed_norm, hidden(c), c.flag(self.norm_bias)) if self.embed_norm else []
+        return [*found, *shift, *self.first(c, 0)]
 
     def last(self, c: Fields) -> list[Weight]:
         return norm(self.final, hidden(c), c.flag(self.norm_bias)) if self.final else []

@@ -96,7 +96,7 @@ TYPES = {
     ),
     "helium": Decoder(Part(_helium, _HELIUM.forward), gated("mlp_bias"), norm="rms_wide"),
     "hunyuan_v1_dense": Decoder(
-        gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm"), gated()
+        gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm", norm_last=True), gated()
     ),
     "phi3": Decoder(
         gqa(fused="qkv_proj", rotary=rotary_width(), joins=True), gated(fused="gate_up_proj"), rotary=rotary_width()

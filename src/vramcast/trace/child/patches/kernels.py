@@ -29,6 +29,8 @@ def _attention(question: Question, tracker: Tracker) -> list[Replacement]:
             if torch.is_autocast_enabled("cpu"):
                 dtype = torch.get_autocast_dtype("cpu")
                 query, key, value = (x.to(dtype) for x in (query, key, value))
+                if attn_mask is not None and attn_mask.is_floating_point():  # autocast_mode.h, cached_cast
+                    attn_mask = attn_mask.to(dtype)
             kernel = question.attention
             if kernel == "flash" and (attn_mask is not None or not _flash_takes(query, value)):
                 kernel = "efficient"
