@@ -23,18 +23,13 @@ COMPARED = """
     gpt_neox gpt_oss gptj granite granitemoe helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 internlm3 iquestcoder
     jais2 llama llava mimo_v2_flash minicpm3 minimax_m2 mistral mistral3 mixtral mllama olmo olmo2 olmo3 olmoe opt
     phi phi3 phimoe qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_vl qwen3_vl_moe seed_oss smollm3
-    stablelm starcoder2 zaya
+    stablelm starcoder2 zaya falcon bloom mpt gpt_neo
 """.split()
 """types that forecast and have a class: within 1 % in every mode that is no exception"""
-_BUFFERS = (
-    "a table of all positions, which the class keeps beside its weights, is not counted: 4 MiB of this small model"
-)
 _LAYER_INPUTS = (
     "inputs of layers live one instant too long at the embedding; with checkpoints the last layers share keys"
 )
 EXCEPTIONS = {
-    **{("gptj", mode): "its table of positions is not counted: 6 % of this small model" for mode in MODES},
-    **{("gpt_bigcode", mode): _BUFFERS for mode in MODES},
     **{("gemma4", mode): _LAYER_INPUTS for mode in MODES if mode != "lora"},
     ("zaya", "lora, recompute"): "the first block's input is alive while the embedding's gradient is made",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from vramcast.memory.older_attention import OlderAttention
 from vramcast.memory.tape import Tensor
 from vramcast.models.ops import Heads
@@ -33,11 +35,16 @@ class Attention(OlderAttention):
             return self.attention_of_scores(query, key, value, heads)
         if seat.attention == "eager":
             return self._eager(query, key, value, heads)
+        bound = seat.binds(heads.window)
+        spread: list[Tensor] = []
+        if bound and seat.autocast and heads.shared and int(heads.keys) != 1:  # with a mask, before autocast casts them
+            key, value = (self._expanded(x, query, name, heads) for x, name in ((key, "key"), (value, "value")))
+            spread, heads = [key, value], structs.replace(heads, keys=heads.count)
         if seat.autocast:
             query, key, value = (self.cast(x, seat.compute_dtype, "attention input") for x in (query, key, value))
         else:
             query, key, value = (self._alias(x) for x in (query, key, value))
-        bound, other = seat.binds(heads.window), int(heads.width) != int(heads.values) or int(heads.width) > _WIDEST
+        other = int(heads.width) != int(heads.values) or int(heads.width) > _WIDEST
         ready = bound and seat.arch.ends.masks == "biased" and not seat.autocast  # it is of numbers, and all layers'
         if seat.attention == "efficient" or bound or other:
             out = self._efficient(query, key, value, heads, bound=bound and not ready)
@@ -46,7 +53,7 @@ class Attention(OlderAttention):
             if joined:
                 by_head, out = out, self._by_row(out)
                 self.drop(by_head)
-        self.drop(query, key, value)
+        self.drop(query, key, value, *spread)
         return out
 
     def _flash(self, query: Tensor, key: Tensor, value: Tensor, heads: Heads) -> Tensor:

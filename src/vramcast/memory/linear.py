@@ -32,8 +32,9 @@ class Linears(Packed):
         """The model's own product; the head is never packed."""
         if packing := self.packing_for(name):
             return self.packed_product(_last(name), x, inputs, outputs, packing)
-        apart = bias and self.seat.arch.ends.bias_apart
-        out = self._product(_last(name), x, inputs, outputs, bias and not apart, self.weights_dtype, self.base_trains)
+        own = self.seat.arch.ends.bias_apart and name != "lm_head"
+        apart, dtype, trains = bias and own, self.weights_dtype, self.base_trains
+        out = self._product(_last(name), x, inputs, outputs, bias and not apart, dtype, trains, seen=own)
         return self._with_bias(out) if apart else out
 
     def _with_bias(self, product: Tensor) -> Tensor:
@@ -51,12 +52,14 @@ class Linears(Packed):
         return out
 
     def _product(
-        self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool, dtype: str, trains: bool
-    ) -> Tensor:
+        self, name: str, x: Tensor, inputs: Size, outputs: Size, bias: bool, dtype: str, trains: bool, *,
+        seen: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """`seen`: the weight is a view, whose copies autocast does not cache."""
         tape = self.tape
         scope, tape.module = tape.module, f"{tape.module}.{name}" if tape.module else name
         offset = self._weight("bias", 1, outputs, dtype, trains) if bias else None
-        weight = self._weight("weight", outputs, inputs, dtype, trains)
+        weight = self._weight("weight", outputs, inputs, dtype, trains, cached=not seen)
         rows_in = self._computed(x)
         out = tape.empty("output", x.rows, outputs, rows_in.dtype)
 
@@ -77,7 +80,9 @@ class Linears(Packed):
         tape.module = scope
         return out
 
-    def _weight(self, name: str, rows: Size, width: Size, dtype: str, trains: bool) -> Tensor:
+    def _weight(
+        self, name: str, rows: Size, width: Size, dtype: str, trains: bool, *, cached: bool = True
+    ) -> Tensor:
         """A weight as the product reads it. Autocast makes a low-precision copy; copies of fp32 weights that train are
         cached until the autocast region ends, without a graph too (aten/src/ATen/autocast_mode.cpp, cached_cast)."""
         tape = self.tape
@@ -86,7 +91,7 @@ class Linears(Packed):
             return parameter
         copy = tape.like(parameter, f"{name} copy", self.seat.compute_dtype, "cast")
         tape.node(copy, [parameter], [], lambda gradient: [self._gradient_as(parameter, gradient)])
-        if (trains or self.seat.unfrozen) and dtype == "fp32":
+        if cached and (trains or self.seat.unfrozen) and dtype == "fp32":
             tape.cached_casts.append(tape.hold(copy))
         return copy
 

@@ -108,6 +108,25 @@ class Eager:
 
         return self.tape.node(out, [left, right], [], backward)
 
+    def bound(self, x: Tensor) -> Tensor:
+        """`x.clamp_`: in its place, but backward needs what was there, and so a copy of it, and then two masks.
+
+        Source: torch/csrc/autograd/FunctionsManual.cpp, clamp_backward; tools/autograd/gen_variable_type.py.
+        """
+        tape = self.tape
+        before = [tape.like(x, "before its bounds")] if tape.records and x.requires_grad else []
+        out = Tensor(x.rows, x.width, x.dtype, tape.hold(x).storage)
+
+        def backward(gradient: Tensor) -> list[Tensor | None]:
+            masks = [tape.like(x, "within a bound", "bool") for _ in range(2)]
+            found = tape.like(x, "bounded gradient")
+            tape.drop(*masks)
+            return [found]
+
+        tape.node(out, [x], before, backward)
+        self.drop(x, *before)
+        return out
+
     def copied(self, x: Tensor) -> Tensor:
         """A view's elements side by side; their gradient is a view again. The view is gone."""
         out = self.tape.like(x, "copy")
@@ -122,9 +141,18 @@ class Eager:
         saved = [x for x, other in ((left, right), (right, left)) if other.requires_grad]
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
-            return [tape.like(x, "product gradient") if x.requires_grad else None for x in (left, right)]
+            return [self._product_gradient(x, gradient) if x.requires_grad else None for x in (left, right)]
 
         return tape.node(out, [left, right], saved, backward)
+
+    def _product_gradient(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """In the dtype of the product, and then in that of the side."""
+        wide = self.tape.like(x, "product gradient", gradient.dtype)
+        if gradient.dtype == x.dtype:
+            return wide
+        low = self.tape.like(x, "product gradient cast")
+        self.drop(wide)
+        return low
 
     def scale(self, x: Tensor, by: Tensor, name: str) -> Tensor:
         """Product with a smaller tensor that is broadcast (a norm's weight, a row's root mean square, rope tables)."""
@@ -136,14 +164,14 @@ class Eager:
             grad_x = grad_by = unreduced = None
             if x.requires_grad:
                 grad_x = tape.like(x, f"{name} gradient", gradient.dtype)
-                if gradient.dtype != x.dtype:
-                    wide, grad_x = grad_x, tape.like(x, f"{name} gradient cast")
-                    tape.drop(wide)
             if by.requires_grad:
                 kind = "gradient" if by.is_parameter else "activation"
                 unreduced = tape.like(x, f"{name} gradient unreduced", gradient.dtype)
                 grad_by = tape.like(by, f"{name} gradient reduced", kind=kind)
                 tape.drop(unreduced)
+            if grad_x is not None and gradient.dtype != x.dtype:  # the engine casts what a node gives
+                wide, grad_x = grad_x, tape.like(x, f"{name} gradient cast")
+                tape.drop(wide)
             return [grad_x, grad_by]
 
         return tape.node(out, [x, by], saved, backward)

@@ -292,7 +292,7 @@ def _leaf(seat: Seat) -> Size:
     """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images or
     with learned positions."""
     ends = seat.arch.ends
-    changed = ends.scales == "model" or ends.learned or ends.wide or seat.sees
+    changed = ends.scales == "model" or ends.moved or seat.sees
     if ends.embed_norm and seat.records and (seat.tuning == "full" or seat.inputs_require_grad):
         return _embedded(seat) + 2 * seat.tokens * BYTES["fp32"]  # what that norm keeps
     return _embedded(seat) if changed and seat.inputs_require_grad else 0
@@ -308,8 +308,7 @@ def _front(seat: Seat) -> Size:
     its dropout, and a leaf where the model's forward holds what was made of it."""
     learned, width = seat.arch.ends.learned, seat.arch.hidden * BYTES[seat.param_dtype]
     rows = seat.tokens if learned == "own" else seat.seq_len if learned else 0
-    counted = learned or seat.arch.ends.wide or seat.arch.ends.embed_norm
-    return _embedded(seat) + rows * width + _dropped(seat) + (0 if counted else _leaf(seat))
+    return _embedded(seat) + rows * width + _dropped(seat) + (0 if seat.arch.ends.moved else _leaf(seat))
 
 
 def _embedded(seat: Seat) -> Size:

@@ -238,6 +238,12 @@ class Ends(Struct, frozen=True, kw_only=True):
     """of a model that sees images, where its tower is modelled"""
 
 
+    @property
+    def moved(self) -> bool:
+        """Hidden states begin as another tensor than the embedding's output, which the model's forward still holds."""
+        return bool(self.learned or self.wide or self.embed_norm or self.drops)
+
+
 class Layout(Struct, frozen=True, kw_only=True):
     """A model: its blocks in the order of the forward."""
 

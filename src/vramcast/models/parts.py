@@ -130,6 +130,7 @@ def gqa(
     rotation: Rotation = "halves",
     interleaves: bool = False,
     cap: str = "",
+    clips: str = "",
     sinks: bool = False,
     extra: Weights | None = None,
 ) -> Part:
@@ -139,7 +140,8 @@ def gqa(
     positions. `rotary`: elements of a head that have positions, where not all do; `joins`: they are joined to the
     rest even if there is none. `turns`: whether a layer has positions at all; `rotation`: what they turn: halves of a
     head, "stacked" pairs in fp32 (Cohere), by fp32 tables ("wide": OLMo 2), or each product in fp32 ("widened": ERNIE);
-    `interleaves`: by tables of its own. `cap`: the field of a soft cap on eager scores.
+    `interleaves`: by tables of its own. `cap`: the field of a soft cap on eager scores; `clips`: that of a bound on
+    what the projections give. `extra`: further tensors, or those of norms that are no plain scale.
     """
 
     def part(c: Fields, layer: int) -> list[Weight]:
@@ -151,7 +153,7 @@ def gqa(
             sides = (("q_proj", query), ("k_proj", key), ("v_proj", key))
             found = [weight for name, side in sides for weight in linear(f"{at}.{name}", hidden(c), side, shift)]
         found += linear(f"{at}.{out}", query, hidden(c), c.flag(out_bias))
-        if qk_norm and c.flag(norm_if):
+        if qk_norm and not extra and c.flag(norm_if):
             for name, side in zip(qk_norm.split(), (query, key), strict=True):
                 found += norm(f"{at}.{name}", width if norm_width == "head" else side)
         return [*found, *(extra(c, layer) if extra else ())]
@@ -168,7 +170,7 @@ def gqa(
         partial = 0 if int(turned) == int(width) and not joins else turned
         return GroupedQuery(
             at, out, shape, fused, names, norm_width == "head", norm_kind, norm_last, partial,
-            rotation=rotation, rotates=turns(c, layer), interleaves=interleaves,
+            rotation=rotation, rotates=turns(c, layer), interleaves=interleaves, clips=bool(clips and c.get(clips)),
         )  # fmt: skip
 
     return Part(part, forward)
@@ -210,6 +212,8 @@ class GroupedQuery(Struct, frozen=True):
     """queries are multiplied with a constant"""
     splits: bool = False
     """the fused projection is split by one operator, not sliced by three"""
+    clips: bool = False
+    """what the projections give is bounded, in its place"""
     by_row: bool = False
     """heads are turned before they are transposed: what is joined lies in rows"""
 
@@ -242,17 +246,20 @@ class GroupedQuery(Struct, frozen=True):
             return self._cut(ops, ops.linear(f"{self.at}.{self.fused}", x))
         sides: list[Tensor] = []
         for index, name in enumerate(("q_proj", "k_proj")):
-            side = ops.linear(f"{self.at}.{name}", x)
+            side = self._bounded(ops, ops.linear(f"{self.at}.{name}", x))
             if self.scales and not index:
                 plain, side = side, ops.times(side)
                 ops.drop(plain)
             side = ops.by_head(side, joined=self.joined)
             sides.append(side if self.norm_last else self._normed(ops, side, index))
-        value = ops.by_head(ops.linear(f"{self.at}.v_proj", x))
+        value = ops.by_head(self._bounded(ops, ops.linear(f"{self.at}.v_proj", x)))
         if self.scales_values:
             plain, value = value, ops.times(value)
             ops.drop(plain)
         return sides[0], sides[1], value
+
+    def _bounded(self, ops: Operators, x: Tensor) -> Tensor:
+        return ops.bound(x) if self.clips else x
 
     def _turned(self, ops: Operators, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
         """Queries and keys with positions."""

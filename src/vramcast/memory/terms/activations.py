@@ -93,9 +93,7 @@ def activations_saved(seat: Seat) -> Size:
         return end.front
     if seat.state == "forward":  # the last block is running: what the ones before it keep, and its input
         last_input = layers.last.carried if layers.last.keeps_input else end.hidden
-        ends = seat.arch.ends
-        changed = ends.learned or ends.wide or ends.embed_norm
-        own = first.carried if changed else 0  # else it is what the embedding gave
+        own = first.carried if seat.arch.ends.moved else 0  # else it is what the embedding gave
         returned = layers.most(_returned) if seat.recompute == "full" else 0
         return end.front + own + first.saved + first.cached + layers.inner(_kept_and_cached) + last_input + returned
     if seat.instant == "first block":  # backward begins with the last layer, which counts its own

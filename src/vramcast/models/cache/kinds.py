@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from vramcast.errors import Mistakes, near, refuse
 from vramcast.models.cache.keeps import attention_parts, state_parts
 from vramcast.models.cache.part import Part
 from vramcast.models.cache.windows import FULL, Span, spans
-from vramcast.models.layout import Blocks, Layout
+from vramcast.models.layout import Axis, Blocks, Layout
 from vramcast.num import Size
 
 Holder: TypeAlias = Literal["transformers", "transformers 4", "vllm", "sglang"]
@@ -125,6 +125,13 @@ class _States(Struct, frozen=True):
         return kernel - 1 + self.drafted if self.holder == "vllm" else kernel - 1
 
     @property
+    def every_head(self) -> bool:
+        """Falcon's new decoder makes keys and values for every query head before it caches them
+        (transformers/models/falcon/modeling_falcon.py, FalconAttention._split_heads)."""
+        new = self.model_type == "falcon" and bool(self.text.get("new_decoder_architecture"))
+        return new and self.holder.startswith("transformers")
+
+    @property
     def conv(self) -> str:
         """SGLang: `SGLANG_MAMBA_CONV_DTYPE`, bfloat16 unless set, whatever the model's dtype."""
         return "bf16" if self.holder == "sglang" else "model"
@@ -169,6 +176,9 @@ def _layer(block: Blocks, span: Span, states: _States, source: str) -> tuple[str
     attends, keys = attention_parts(tensors, span, "transformers 4" if expands else states.holder)
     if states.holder in ("sglang", "transformers 4") and any(part.keeps == "entry" for part in keys):
         raise refuse(f"what {states.holder} keeps for {attends} is not modelled", **{"from": source})
+    if states.every_head:
+        query = next(one for name, one in tensors.items() if name.endswith("query_key_value.weight")).axes[0].pieces[0]
+        keys = tuple(structs.replace(part, axis=Axis((query,))) for part in keys)
     own = span if keys else FULL
     if name and keys:
         return f"{attends} + {name}", (*keys, *state), own

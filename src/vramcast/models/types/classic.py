@@ -239,6 +239,11 @@ _MPT_NEUTRAL = (
 class _Opt(Decoder, frozen=True):
     """OPT embeds in another width where `word_embed_proj_dim` says so, and may end without a norm."""
 
+    def layer(self, c: Fields, layer: int) -> Forward | None:
+        """Unless norms stand behind the residual, or the embedding is of another width."""
+        plain = c.flag("do_layer_norm_before") and c.count("word_embed_proj_dim", hidden(c)) == hidden(c)
+        return super().layer(c, layer) if plain else None
+
     def embedding(self, c: Fields) -> list[Weight]:
         width = c.count("word_embed_proj_dim", hidden(c))
         found = [
@@ -313,6 +318,7 @@ TYPES = {
         order=_neox_order,
         norm="layer",
         dropout="hidden_dropout",
+        embeds="hidden_dropout",
         rotary=rotary_width(0.25),
         prefix="gpt_neox",
         embed="embed_in",
@@ -384,7 +390,10 @@ TYPES = {
         more=_falcon_norms,
     ),
     "phi": Decoder(
-        gqa(True, True, out="dense", extra=_phi_norms, rotary=rotary_width(0.5), joins=True),
+        gqa(
+            True, True, out="dense", extra=_phi_norms, rotary=rotary_width(0.5), joins=True,
+            qk_norm="q_layernorm k_layernorm", norm_if="qk_layernorm", norm_kind="layer",
+        ),
         plain("mlp.fc1 mlp.fc2"),
         order="branches",
         norm="layer",

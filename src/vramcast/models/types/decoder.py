@@ -78,14 +78,18 @@ class Layer(Struct, frozen=True):
         given = ops.norm(self.norm, before, x) if before else x
         added = part(ops, given)
         holds = self.holds if part is self.attention else ""
+        late = self.holds == "output" and given is not x  # its name stands for the sum next
         if holds == "both":
             ops.keep(given)
-        elif given is not x and not getattr(part, "takes", False):
+        elif not late and given is not x and not getattr(part, "takes", False):
             ops.drop(given)
         if behind:
             plain, added = added, ops.norm(self.norm, behind, added)
             ops.drop(plain)
-        return self._residual(ops, x, added, holds=bool(holds))
+        out = self._residual(ops, x, added, holds=bool(holds))
+        if late:
+            ops.drop(given)
+        return out
 
     def _residual(self, ops: Operators, x: Tensor, added: Tensor, *, holds: bool) -> Tensor:
         ops.scope("residual")
@@ -114,11 +118,15 @@ class Layer(Struct, frozen=True):
             ops.drop(first)
             second = ops.norm(self.norm, self.norms[1], x)
         mixed = self._dropped(ops, self.mlp(ops, second))
+        if second is not first:
+            ops.drop(second)
         ops.scope("residual")
         last, other = (x, mixed) if self.order == "branches" else (mixed, x)
         both = ops.add(attended, other)
         out = ops.add(both, last)
-        ops.drop(both, attended, mixed, second)
+        ops.drop(both, attended, mixed)
+        if second is first:
+            ops.drop(first)
         return out
 
     def _joined(self, ops: Operators, x: Tensor) -> Tensor:
@@ -248,6 +256,9 @@ class Decoder(Struct, frozen=True):
         if self.more is not none and not self.run:  # nobody says what is done with it
             return None
         attention, mlp = self.attention.forward(c, layer), self.mlp.forward(c, layer)
+        for part, forward in ((self.attention, attention), (self.mlp, mlp)):
+            if forward is None and list(part(c, layer)):  # tensors that nobody says what is done with
+                return None
         order: Order = self.order(c) if callable(self.order) else self.order
         run = self.run if isinstance(self.run, str) else self.run(c)
         names = tuple((run or self.norms).split())

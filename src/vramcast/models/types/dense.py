@@ -99,7 +99,10 @@ TYPES = {
         gqa("attention_bias", "attention_bias", qk_norm="query_layernorm key_layernorm", norm_last=True), gated()
     ),
     "phi3": Decoder(
-        gqa(fused="qkv_proj", rotary=rotary_width(), joins=True), gated(fused="gate_up_proj"), rotary=rotary_width()
+        gqa(fused="qkv_proj", rotary=rotary_width(), joins=True),
+        gated(fused="gate_up_proj"),
+        rotary=rotary_width(),
+        dropout="resid_pdrop",
     ),
     "glm": Decoder(_GLM, gated(fused="gate_up_proj"), rotary=rotary_width(0.5)),
     "glm4": Decoder(
@@ -111,7 +114,10 @@ TYPES = {
         rotary=rotary_width(0.5),
     ),
     "cohere": Decoder(
-        gqa("attention_bias", "attention_bias", extra=_cohere_norms, rotation="stacked"),
+        gqa(
+            "attention_bias", "attention_bias", extra=_cohere_norms, rotation="stacked", qk_norm=_QK,
+            norm_if="use_qk_norm", norm_kind="centred",
+        ),
         gated(),
         norms="input_layernorm",
         order="parallel",
@@ -128,7 +134,7 @@ TYPES = {
     ),
     "exaone4": Decoder(gqa(qk_norm=_QK), gated(), norms=POST_NORM, order="post"),
     "olmo": Decoder(
-        gqa("attention_bias", "attention_bias", rotation="wide"),
+        gqa("attention_bias", "attention_bias", rotation="wide", clips="clip_qkv"),
         gated(),
         norms="",
         final="",
