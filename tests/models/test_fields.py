@@ -129,10 +129,9 @@ def test_no_type() -> None:
 
 def test_defaults_are_transformers_and_are_said() -> None:
     """Llama's biases, activation and tying are not in this config; LLaVA's language model has hardly any field."""
-    fields = {"attention_bias": "False", "hidden_act": "silu", "mlp_bias": "False", "tie_word_embeddings": "False"}
-    assert build(LLAMA).assumed == tuple(
-        (field, value, "transformers 5.24.0 default") for field, value in fields.items()
-    )
+    unsaid = {"attention_bias": "False", "hidden_act": "silu", "mlp_bias": "False", "tie_word_embeddings": "False"}
+    source = "transformers 5.24.0 default"
+    assert build(LLAMA).assumed == tuple((field, value, source) for field, value in unsaid.items())
     llava = model_config("llava-hf/llava-1.5-7b-hf")
     assumed = {field: value for field, value, _ in build(llava.config).assumed}
     assert assumed["text_config.hidden_size"] == "4096"

@@ -25,7 +25,7 @@ class Model(ScoredLogits):
         """Hidden states of all tokens, as a block gets them, part of the graph; from the embedding in the dtype of the
         weights."""
         self.scope("")
-        dtype = self.weights_dtype if embedded else self.seat.hidden_dtype
+        dtype = self.weights_dtype if embedded and not self.seat.arch.ends.wide else self.seat.hidden_dtype
         out = self.tape.empty(name, self.seat.tokens, self.seat.arch.hidden, dtype)
         out.requires_grad = self.tape.records
         return out

@@ -33,8 +33,8 @@ class Indexer(Experts):
         chosen = tape.empty("chosen keys", x.rows, count, "fp32")
         self.drop(places, query, key, *held, scores, weights, hidden[1])
         tape.records = records
-        if how.handed_on and self.seat.recompute == "full":
-            self.handed_on.append(tape.hold(chosen))
+        if how.handed_on:
+            self.hand_on(chosen)
         return chosen
 
     def _every_key(self, x: Tensor, name: str, dtype: str, each: Size = 1) -> Tensor:

@@ -46,7 +46,7 @@ def _run(seat: Seat) -> LayerInputs:
     multiple = ops.times(projected)
     ops.drop(projected)
     by_layer = ops.split_heads(multiple, ends.layer_inputs)
-    normed = ops.norm("gemma", "per_layer_projection_norm", by_layer)
+    normed = ops.norm("rms_shifted", "per_layer_projection_norm", by_layer)
     merged = ops.merge_heads(normed, width)
     ops.drop(multiple, by_layer, normed)
     both = ops.add(merged, scaled)

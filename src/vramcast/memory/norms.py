@@ -15,7 +15,7 @@ class Norms(Eager):
         match kind:
             case "rms_wide":
                 return self._rms_wide(x)
-            case "rms_shifted" | "gemma":
+            case "rms_shifted":
                 return self._rms_shifted(x)
             case "l2":
                 return self._l2_norm(x)

@@ -59,6 +59,11 @@ class Eager:
         """Variables of the block, which it holds until it is through."""
         self.variables += tensors
 
+    def hand_on(self, x: Tensor) -> None:
+        """Gives something to later blocks beside hidden states."""
+        if self.seat.recompute == "full":
+            self.handed_on.append(self.tape.hold(x))
+
     def has(self, name: str) -> bool:
         """Whether the block that runs has a parameter."""
         return name in self.weights

@@ -77,7 +77,9 @@ def new_tape(seat: Seat, *, records: bool) -> Model:
 
 
 def infer_block(seat: Seat, kind: Blocks) -> BlockPass:
-    """A block of which nothing is kept."""
+    """A block of which nothing is kept; nothing to speak of where `generate` gives it the last token only."""
+    if seat.state == "generate" and getattr(kind.forward, "last_only", False):
+        return BlockPass(0, 0, 0, 0, 0, 0, 0)
     ops = new_tape(seat, records=False)
     _, since = _forward_block(ops, kind)
     returned = total(ops.tape.size(x) for x in ops.returned)
@@ -226,11 +228,15 @@ def _run_ends(seat: Seat) -> EndPass:
     inputs = tape.alive()
     ops.rope_tables()
     tables = tape.alive() - inputs
+    if seat.arch.ends.wide and seat.records and seat.tuning == "full":  # the embedding as it was before it is scaled
+        tables = tables + _embedded(seat)
     mask, first_mask = _mask(ops), _mask(ops, first=True)
     since = len(tape.steps)
     hidden, ends = ops.hidden("last hidden states"), seat.arch.ends
     ops.weights = {weight.name: weight for block in seat.arch.root for weight in block.weights}
-    normed = ops.norm(ends.norm, ends.final, hidden) if ends.final else tape.hold(hidden)
+    low = ops.narrowed(hidden) if ends.wide else tape.hold(hidden)
+    normed = ops.norm(ends.norm, ends.final, low) if ends.final else tape.hold(low)
+    tape.drop(low)
     tape.drop(hidden)
     start = len(tape.steps)
     loss = ops.last_logits(normed) if seat.state == "generate" else _loss(ops, normed)
@@ -285,8 +291,9 @@ def _mask(ops: Model, *, first: bool = False) -> Size:
 def _leaf(seat: Seat) -> Size:
     """The embedding's output, a leaf that stays beside its multiple, or beside the same with the tokens of images or
     with learned positions."""
-    changed = seat.arch.ends.scales == "model" or seat.arch.ends.moved or seat.sees
-    if seat.arch.ends.embed_norm and seat.records and (seat.tuning == "full" or seat.inputs_require_grad):
+    ends = seat.arch.ends
+    changed = ends.scales == "model" or ends.moved or seat.sees
+    if ends.embed_norm and seat.records and (seat.tuning == "full" or seat.inputs_require_grad):
         return _embedded(seat) + 2 * seat.tokens * BYTES["fp32"]  # what that norm keeps
     return _embedded(seat) if changed and seat.inputs_require_grad else 0
 

@@ -57,6 +57,10 @@ def runs_on_images(block: Blocks) -> bool:
     return block.needs.startswith("images") and block.forward is not None
 
 
+_PLACES = {"vision embedding": 0, "deepstack merger": 1}
+"""what a tower does first; mergers of inner layers wait for backward until it is at those layers"""
+
+
 class _Step(NamedTuple):
     """A block of a tower, so many times."""
 
@@ -90,7 +94,8 @@ def _run(seat: Seat) -> SightPass:
         if step.stays:
             kept = kept + step.times * own
     images, rows = rows_of(sight, seat.images, seat.sequences)
-    tokens = seat.sequences * seat.images * seat.arch.hidden * BYTES[seat.param_dtype]
+    deep = sum(block.count for block in seat.arch.layout.blocks if block.name == "deepstack merger")
+    tokens = (1 + deep) * seat.sequences * seat.images * seat.arch.hidden * BYTES[seat.param_dtype]
     unread = [step for step in steps if not step.stays]
     dtype = _view(seat, sight, sight.width, images, rows).hidden_dtype
     hidden = 0 if steps[-1].work.keeps_input and not unread else images * rows * sight.width * BYTES[dtype]
@@ -98,7 +103,7 @@ def _run(seat: Seat) -> SightPass:
     pixels = images * (rows - sight.extra) * sight.pixels * BYTES["fp32"]
     saved = kept if learns else 0
     most = worst(*backward) if learns else 0
-    return SightPass(pixels, saved, worst(*forward), most, casts, held, tokens if sight.listed else 0)
+    return SightPass(pixels, saved, worst(*forward), most, casts, held, whole(tokens, 1 + deep) if sight.listed else 0)
 
 
 def _leaf(seat: Seat, sight: Sight) -> Size:
@@ -119,21 +124,23 @@ def _steps(seat: Seat, sight: Sight) -> list[_Step]:
     found: list[_Step] = []
     full = learns = seat.tuning == "full"
     images, rows = rows_of(sight, seat.images, seat.sequences)
-    for block in seat.arch.layout.blocks:
-        if not runs_on_images(block):
-            continue
+    seen = [block for block in seat.arch.layout.blocks if runs_on_images(block)]
+    for block in sorted(seen, key=lambda block: _PLACES.get(block.name, 2)):
         front = block.name == "vision embedding"
         shared = front and seat.param_dtype == "fp32"  # pixels that are fp32 need no copy
         width = sight.pixels if front else sight.width
         view = _view(seat, sight, width, images, rows)
         trains = seat.records and (full or (learns and not front) or bool(int(block_adapters(seat, block))))
-        if block.layers and seat.records and seat.recompute == "full":
+        if block.name == "vision layer" and seat.records and seat.recompute == "full":
             trains = learns = True  # `enable_input_require_grads` reaches the tower's embedding too
         given, count = 0 if shared else images * rows * width * BYTES[view.hidden_dtype], block.count
-        if trains and block.layers and not learns:  # nothing before the first of these layers learns
+        if trains and block.name == "vision layer" and not learns:  # nothing before the first of these layers learns
             found.append(_Step(1, given, train_block(view, block, False), block.needs == "images"))
             learns, count = True, count - 1
-        work = train_block(view, block, learns and not front) if trains else infer_block(view, block)
+        beside = block.name == "deepstack merger"
+        again = view if block.name == "vision layer" else structs.replace(view, recompute="none")
+        work = train_block(again, block, learns and not front) if trains else infer_block(view, block)
+        work = work._replace(carried=0) if beside else work  # the next layer keeps what it is given
         learns = learns or trains
         if front and work.carried:  # the class token has no pixels
             work = work._replace(carried=0 if shared else whole(work.carried, rows) * (rows - sight.extra))
@@ -147,7 +154,6 @@ def _view(seat: Seat, sight: Sight, width: Size, images: Size, rows: Size) -> Se
     ends = Ends(rotary=sight.rotary, own_positions=True, wide_tables=True, narrow=narrow, sight=sight)
     arch = structs.replace(seat.arch, hidden=width, layout=structs.replace(seat.arch.layout, ends=ends))
     recipe = structs.replace(seat.recipe, outputs_kept=False)
-    return structs.replace(
-        seat, arch=arch, sequences=images, seq_len=rows, caches=False, recipe=recipe, images=0, sees=False, memo={}
-    )
+    alone = {"caches": False, "images": 0, "sees": False, "masked": frozenset[int]()}
+    return structs.replace(seat, arch=arch, sequences=images, seq_len=rows, recipe=recipe, memo={}, **alone)
 

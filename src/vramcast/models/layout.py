@@ -69,6 +69,8 @@ class Weight(Struct, frozen=True):
     """its class in `MODULES`, where the name does not say it"""
     used: Size = 0
     """experts of dimension 0 that one token uses; 0 for a tensor every token uses"""
+    bare: bool = False
+    """a matrix of a class of its own (routers), no linear layer"""
 
     @property
     def shape(self) -> tuple[Size, ...]:
@@ -84,11 +86,8 @@ class Weight(Struct, frozen=True):
         return self.used * prod(self.shape[1:]) if self.used else self.elements
 
 
-_ALSO_LINEAR = (
-    "router.proj.weight", "feed_forward.router.weight", "per_layer_input_gate.weight", "per_layer_projection.weight",
-    "per_layer_model_projection.weight",
-)  # fmt: skip
-"""linear layers of Gemma 3n, Gemma 4 and Llama 4 by the ends of their names"""
+_ALSO_LINEAR = ("per_layer_projection.weight", "per_layer_model_projection.weight")
+"""linear layers of Gemma 3n by the ends of their names"""
 _LINEAR = ("attention", "mlp", "shared_experts", "mixer_ssm_conv")
 """modules whose matrices are linear layers"""
 
@@ -128,9 +127,9 @@ class Blocks(Struct, frozen=True):
         module = self.module(weight)
         if module == "vision":
             return not weight.name.endswith(("embed.weight", "embedding.weight"))
-        if module == "router":  # a router itself has a bare weight, what is within it is linear layers
-            return not weight.name.endswith(("gate.weight", "router.weight")) or weight.name.endswith(_ALSO_LINEAR)
-        return module in _LINEAR or weight.name.endswith(_ALSO_LINEAR)
+        if weight.bare:
+            return False
+        return module in (*_LINEAR, "router") or weight.name.endswith(_ALSO_LINEAR)
 
     @property
     def params(self) -> Size:
@@ -221,6 +220,10 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the language model's section says whether it makes a cache, whatever that of the whole model says"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    wide: bool = False
+    """hidden states between layers are fp32"""
+    idle_mask: bool = False
+    """the model's forward makes a mask that no layer takes"""
     masked: bool = False
     """every layer is given a mask, whatever it sees: a scorer of keys needs it"""
     both_ways: bool = False
@@ -238,7 +241,7 @@ class Ends(Struct, frozen=True, kw_only=True):
     @property
     def moved(self) -> bool:
         """Hidden states begin as another tensor than the embedding's output, which the model's forward still holds."""
-        return bool(self.learned or self.embed_norm or self.drops)
+        return bool(self.learned or self.wide or self.embed_norm or self.drops)
 
 
 class Layout(Struct, frozen=True, kw_only=True):

@@ -95,13 +95,17 @@ def rotary_width(otherwise: float = 1.0) -> Callable[[Fields], Size]:
     def width(c: Fields) -> Size:
         nested = c.get("rope_parameters")
         said = cast("dict[str, Any]", nested).get("partial_rotary_factor") if isinstance(nested, dict) else None
-        factor = said or c.get("partial_rotary_factor") or otherwise
-        if not isinstance(factor, (int, float)) or not 0 < factor <= 1:
-            c.wrong(f"{c.path('partial_rotary_factor')} must be a number above 0 and at most 1, not {factor!r}")
-            factor = 1
-        return c.named("rotary_dim", int(int(head_width(c)) * factor))
+        return share_of(c, head_width(c), said or c.get("partial_rotary_factor") or otherwise)
 
     return width
+
+
+def share_of(c: Fields, width: Size, factor: object) -> Size:
+    """The part of a head that has positions."""
+    if not isinstance(factor, (int, float)) or isinstance(factor, bool) or not 0 < factor <= 1:
+        c.wrong(f"{c.path('partial_rotary_factor')} = {factor!r} must be a share of a head, such as 0.5")
+        factor = 1
+    return c.named("rotary_dim", int(int(width) * factor))
 
 
 def _always(_: Fields, __: int) -> bool:

@@ -107,7 +107,7 @@ class Pool(Struct, frozen=True):
         rows = ops.permute(x)
         pooled = ops.pool(rows, self.patches)
         ops.drop(rows)
-        normed = ops.norm("gemma", "mm_soft_emb_norm", pooled)
+        normed = ops.norm("rms_shifted", "mm_soft_emb_norm", pooled)
         out = ops.matmul("mm_input_projection_weight", normed)
         ops.drop(pooled, normed)
         return out

@@ -152,7 +152,7 @@ class AdapterQuestion(Struct, frozen=True, kw_only=True, tag="adapter"):
     source: str = ""
 
 
-SEEN = ("gemma3", "llava", "qwen2_5_vl", "qwen2_vl")
+SEEN = ("gemma3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")
 """model types whose batches may have images"""
 Asked: TypeAlias = Question | OwnStep | ClassQuestion | AdapterQuestion
 TRACED: dict[str, tuple[Any, ...]] = {

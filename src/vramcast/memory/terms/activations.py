@@ -40,7 +40,9 @@ def inputs(seat: Seat) -> Size:
     mask = (end.first_mask if alone else end.mask) if _masked(seat) else 0
     if seat.instant in ("embedding", "first token"):
         return end.inputs + pixels + (mask if seat.reentrant else 0)
-    return end.inputs + pixels + end.tables + mask
+    forward = seat.state == "forward" or (_without_grad(seat) and seat.instant in ("prefill", "last block"))
+    idle = seat.tokens * seat.seq_len if seat.arch.ends.idle_mask and forward else 0
+    return end.inputs + pixels + end.tables + mask + idle
 
 
 def _masked(seat: Seat) -> bool:

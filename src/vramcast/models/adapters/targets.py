@@ -89,7 +89,8 @@ def _packed(tree: Tree, adapter: Adapter, notes: Notes) -> Adapter:
     """Targets by the names of transformers 4 on a model whose experts transformers 5 packs: they become parameters.
 
     Every target of such a name moves, those of dense layers and shared experts too. Gate and up are one parameter then,
-    so both must be named, and it gets their ranks together.
+    so both must be named, and it gets their ranks together. A name that the model does not have is passed over, if
+    others match.
     """
     scheme = fusions().types.get(tree.model_type, "")
     if not scheme:
@@ -102,11 +103,11 @@ def _packed(tree: Tree, adapter: Adapter, notes: Notes) -> Adapter:
     present: dict[str, set[str]] = {}
     for target in names:
         old = next((one for one in renamed if ends_with(target, [one])), "")
-        if old:
+        if not old:
+            kept.append(target)
+        elif any(ends_with(name, [renamed[old]]) for name in tree.tensors):
             parameters.add(renamed[old])
             present.setdefault(renamed[old], set()).add(old)
-        else:
-            kept.append(target)
     ranks, path = dict(adapter.table("rank_pattern")), adapter.path("target_modules")
     for name, parts in fused.items():
         found = present.get(name, set())

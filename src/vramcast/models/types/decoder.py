@@ -224,6 +224,8 @@ class Decoder(Struct, frozen=True):
     """tables of rotary positions are fp32"""
     masked: bool = False
     """every layer is given a mask"""
+    slides_if: str = ""
+    """the field that must be true for windows; while it is not, the class makes a mask for one of 0 tokens"""
     scales_hidden: bool = False
     """not the logits, but what the head is given is multiplied; and the embedding within its module (MiniCPM)"""
     first: Weights = none
@@ -284,6 +286,7 @@ class Decoder(Struct, frozen=True):
             spans=tuple(dict.fromkeys(int(window_of(c, layer)) for layer in range(self.layer_count(c)))),
             scales_hidden=self.scales_hidden,
             masked=self.masked,
+            idle_mask=bool(self.slides_if) and not c.flag(self.slides_if),
             rotary=self.rotary(c) if self.rotary else 0,
         )
 

@@ -203,12 +203,13 @@ def moe(
     biased: bool = False,
     extra: Weights = none,
     scores: Scores | None = None,
+    bare: bool = True,
     wide_sum: Flag = False,
     activation: str = "hidden_act",
 ) -> Weights:
     """A layer of experts where `sparse` says so (everywhere if not given), else `dense`.
 
-    `scores`: None while nobody has written what the router does.
+    `scores`: None while nobody has written what the router does. `bare`: its weight is a parameter, no linear layer.
     """
     below = experts or f"{at}.experts"
 
@@ -216,7 +217,8 @@ def moe(
         number, used, middle = c.count(count), c.count(top), axis(c.count(width))
         if used > number:
             c.wrong(f"{c.path(top)} = {used} is more than {c.path(count)} = {number}")
-        found = linear(f"{at}.{gate}", hidden(c), number, c.flag(gate_bias))
+        router = linear(f"{at}.{gate}", hidden(c), number, c.flag(gate_bias))
+        found = [structs.replace(weight, bare=bare) for weight in router]
         found += routed(c, below, number, used, middle, transposed, biased)
         return [*found, *shared_part(c, layer), *extra(c, layer)]
 

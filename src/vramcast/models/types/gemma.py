@@ -95,7 +95,7 @@ class Gemma4Attention(Struct, frozen=True):
         return key, value
 
     def _turned(self, ops: Operators, x: Tensor, name: str) -> Tensor:
-        normed = self._normed(ops, "gemma", name, x)
+        normed = self._normed(ops, "rms_shifted", name, x)
         turned = ops.rope(normed)
         ops.drop(normed)
         return turned
@@ -149,6 +149,8 @@ class Gemma4Layer(Struct, frozen=True):
     mlp: Forward
     router: Forward | None
     inputs: LayerInput | None = None
+    last_only: bool = False
+    """behind the layers that have keys of their own, `generate` goes on with the last token of the prompt"""
 
     def __call__(self, ops: Operators, hidden: Tensor) -> Tensor:
         middle = self._added(ops, hidden, self._through(ops, hidden, "input_layernorm", self.attention), _ATTENDED)
@@ -165,13 +167,13 @@ class Gemma4Layer(Struct, frozen=True):
         return ops.times_in_place(out)
 
     def _through(self, ops: Operators, x: Tensor, name: str, part: Forward) -> Tensor:
-        given = ops.norm("gemma", name, x)
+        given = ops.norm("rms_shifted", name, x)
         out = part(ops, given)
         ops.drop(given)
         return out
 
     def _added(self, ops: Operators, x: Tensor, added: Tensor, name: str) -> Tensor:
-        normed = ops.norm("gemma", name, added)
+        normed = ops.norm("rms_shifted", name, added)
         ops.drop(added)
         ops.scope("residual")
         out = ops.add(x, normed)
@@ -181,13 +183,13 @@ class Gemma4Layer(Struct, frozen=True):
     def _beside(self, ops: Operators, x: Tensor, dense: Tensor) -> Tensor:
         """The MLP's and the experts' results, each normed, added up."""
         assert self.router is not None
-        first = ops.norm("gemma", "post_feedforward_layernorm_1", dense)
+        first = ops.norm("rms_shifted", "post_feedforward_layernorm_1", dense)
         probabilities, weights, places = self.router(ops, x)
         ops.keep(probabilities, weights, places)
-        given = ops.norm("gemma", "pre_feedforward_layernorm_2", x)
+        given = ops.norm("rms_shifted", "pre_feedforward_layernorm_2", x)
         routed = ops.experts("experts", given, places, weights, "gelu")
         ops.drop(given)
-        second = ops.norm("gemma", "post_feedforward_layernorm_2", routed)
+        second = ops.norm("rms_shifted", "post_feedforward_layernorm_2", routed)
         ops.drop(routed)
         ops.keep(first, second)
         return ops.add(first, second)
@@ -320,17 +322,24 @@ class _Gemma4(_Gemma, frozen=True):
         mlp = Gated("mlp", "gate_proj up_proj down_proj", "", c.word("hidden_activation", "gelu_pytorch_tanh"))
         router = Gemma4Router(c.count("top_k_experts")) if c.flag("enable_moe_block") else None
         inputs = LayerInput(c.count("hidden_size_per_layer_input", 0, 0), c.count("num_hidden_layers"), mlp.activation)
-        return Gemma4Layer(attention, mlp, router, inputs if inputs.width else None)
+        return Gemma4Layer(attention, mlp, router, inputs if inputs.width else None, _shares(c, layer))
 
     def ends(self, c: Fields) -> Ends:
         full = [_full(c, layer, 6) for layer in range(c.count("num_hidden_layers"))]
         widths = [c.count("global_head_dim", 512)] * any(full) + [c.count("head_dim")] * (not all(full))
         inputs = c.count("hidden_size_per_layer_input", 0, 0)
-        return structs.replace(super().ends(c), rotary=sum(widths), logits=capped_logits(c), layer_inputs=inputs)
+        return structs.replace(super().ends(c), rotary=sum(widths), layer_inputs=inputs)
 
 
 GEMMA4 = _Gemma4(
-    _gemma4_attention, _gemma4_mlp, norms=SANDWICH, more=_layer_input, norm="gemma", scales=True, rotary=None
+    _gemma4_attention,
+    _gemma4_mlp,
+    norms=SANDWICH,
+    more=_layer_input,
+    norm="rms_shifted",
+    scales=True,
+    rotary=None,
+    logits=capped_logits,
 )
 GEMMA3N = _Gemma3n(_gemma3n_attention, _gemma3n_mlp, norms=SANDWICH, more=_altup)
 

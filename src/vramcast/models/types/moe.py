@@ -15,15 +15,15 @@ from vramcast.models.parts import (
     gated,
     gqa,
     head_width,
-    heads,
     hidden,
     linear,
-    norm,
     rotary_width,
+    share_of,
     tensor,
 )
 from vramcast.models.types.decoder import Decoder
-from vramcast.models.types.experts import GROUPED, Scores, first_dense, listed, moe, routed, shared, sparse_step, times
+from vramcast.models.types.experts import GROUPED, Scores, first_dense, listed, moe, shared, sparse_step, times
+from vramcast.models.types.zaya import ZAYA
 from vramcast.num import Size, whole
 
 _QK = "q_norm k_norm"
@@ -61,7 +61,7 @@ class PhiMixture(Struct, frozen=True):
 
 
 _phi = Part(
-    moe("num_local_experts", width="intermediate_size", gate="router"),
+    moe("num_local_experts", width="intermediate_size", gate="router", bare=False),
     lambda c, _: PhiMixture(c.word("hidden_act", "silu"), bool(c.get("input_jitter_noise"))),
 )
 
@@ -111,7 +111,7 @@ def _mimo_turned(c: Fields) -> Size:
     found = c.get("rope_parameters")
     kinds = cast("dict[str, Any]", found).values() if isinstance(found, dict) else ()
     said = [cast("dict[str, Any]", kind).get("partial_rotary_factor") for kind in kinds if isinstance(kind, dict)]
-    return c.named("rotary_dim", int(int(c.count("head_dim")) * float(next(filter(None, said), _MIMO_PART))))
+    return share_of(c, c.count("head_dim"), next(filter(None, said), _MIMO_PART))
 
 
 _MIMO_PART = 0.334
@@ -125,51 +125,6 @@ def _mimo_forward(c: Fields, layer: int) -> Forward:
     return GroupedQuery("self_attn", "o_proj", shape, partial=_mimo_turned(c), scales_values=True)
 
 
-def _zaya_attention(c: Fields, _: int) -> list[Weight]:
-    """Compressed convolutional attention: queries and keys go through two short convolutions."""
-    query, key, width = heads(c)
-    keys = key.size // width
-    half = axis(keys, width // 2, "kv")
-    at, bias = "self_attn.qkv_proj", c.flag("attention_bias")
-    mixed = query + key
-    return [
-        *linear(f"{at}.q_proj", hidden(c), query, bias),
-        *linear(f"{at}.k_proj", hidden(c), key, bias),
-        *linear(f"{at}.v_proj_current", hidden(c), half, bias),
-        *linear(f"{at}.v_proj_delayed", hidden(c), half, bias),
-        tensor(f"{at}.conv_qk_depthwise.weight", mixed, 1, c.count("cca_time0")),
-        tensor(f"{at}.conv_qk_depthwise.bias", mixed),
-        tensor(f"{at}.conv_qk_grouped.weight", mixed, width, c.count("cca_time1")),
-        tensor(f"{at}.conv_qk_grouped.bias", mixed),
-        tensor("self_attn.qk_norm.temp", axis(keys, 1, "kv")),
-        *linear("self_attn.o_proj", query, hidden(c), bias),
-    ]
-
-
-def _zaya_experts(c: Fields, layer: int) -> list[Weight]:
-    """A router that is an MLP with a state, one choice of which is to skip the experts."""
-    inner, number = c.count("router_hidden_size"), c.count("num_experts")
-    gate = "mlp.gate"
-    found = [
-        *linear(f"{gate}.down_proj", hidden(c), inner, True),
-        *norm(f"{gate}.router_mlp.norm", inner),
-        *linear(f"{gate}.router_mlp.fc1", inner, inner, True),
-        *linear(f"{gate}.router_mlp.fc2", inner, inner, True),
-        *linear(f"{gate}.router_mlp.out_proj", inner, number + 1),
-        *routed(c, "mlp.experts", number, c.count("num_experts_per_tok"), axis(c.count("moe_intermediate_size"))),
-    ]
-    return [*found, tensor(f"{gate}.router_states_scale", inner)] if layer else found
-
-
-def _zaya_scales(c: Fields, _: int) -> list[Weight]:
-    names = ("hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias")
-    return [tensor(f"{at}_residual_scale.{name}", hidden(c)) for at in ("post_attention", "post_mlp") for name in names]
-
-
-def _zaya_input(c: Fields, _: int) -> list[Weight]:
-    return [tensor(f"input_hidden_states_{name}", hidden(c)) for name in ("scale", "bias")]
-
-
 TYPES = {
     "mixtral": Decoder(gqa(), moe("num_local_experts", width="intermediate_size", scores=Scores(shares=True))),
     "qwen2_moe": Decoder(
@@ -180,6 +135,7 @@ TYPES = {
             sparse=sparse_step,
             scores=_SHARES,
         ),
+        slides_if="use_sliding_window",
     ),
     "qwen3_moe": Decoder(gqa("attention_bias", "attention_bias", qk_norm=_QK), moe(sparse=sparse_step, scores=_SHARES)),
     "olmoe": Decoder(
@@ -252,6 +208,7 @@ TYPES = {
             top="moe_topk",
             width="intermediate_size",
             gate="gate.wg",
+            bare=False,
             shared_part=shared(lambda c: c.count("intermediate_size"), "mlp.shared_mlp"),
             shared_first=True,
             scores=Scores(shares=True, like="logits"),
@@ -283,5 +240,5 @@ TYPES = {
         rotary=_mimo_turned,
         kernel="eager",
     ),
-    "zaya": Decoder(_zaya_attention, _zaya_experts, more=_zaya_scales, first=_zaya_input, head_bias="lm_head_bias"),
+    "zaya": ZAYA,
 }

@@ -15,7 +15,7 @@ from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.dense import TYPES as DENSE
 from vramcast.models.types.experts import Rule, listed, moe, shared
 from vramcast.models.types.llama_vision import LLAMA4, MLLAMA
-from vramcast.models.types.mla import DEEPSEEK
+from vramcast.models.types.mla import TYPES as MLA
 from vramcast.models.types.moe import TYPES as MOE
 from vramcast.models.types.recurrent import QWEN3_5, QWEN3_5_MOE
 from vramcast.num import Size
@@ -117,19 +117,21 @@ _M3 = Decoder(
     ),
 )
 _LLAVA = {name: DENSE[name] for name in ("llama", "mistral", "qwen2")}
+_KIMI: dict[str, Decoder] = dict.fromkeys(("kimi_k2", "deepseek_v3"), MLA["deepseek_v3"])
+"""Transformers has Kimi K2.5 with DeepSeek V3's language model"""
 _MISTRAL = {"mistral": DENSE["mistral"], "ministral3": DENSE["mistral"]}
 
 TYPES = {
     "qwen2_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2, flat=True, sight=qwen_vision.sight, axes=True),
     "qwen2_5_vl": Multimodal(DENSE["qwen2"], qwen_vision.qwen2_5, flat=True, sight=qwen_vision.sight, axes=True),
-    "qwen3_vl": Multimodal(DENSE["qwen3"], qwen_vision.qwen3(deep=True), axes=True),
-    "qwen3_vl_moe": Multimodal(MOE["qwen3_moe"], qwen_vision.qwen3(deep=True), axes=True),
+    "qwen3_vl": Multimodal(DENSE["qwen3"], qwen_vision.qwen3(deep=True), sight=qwen_vision.sight, axes=True),
+    "qwen3_vl_moe": Multimodal(MOE["qwen3_moe"], qwen_vision.qwen3(deep=True), sight=qwen_vision.sight, axes=True),
     "qwen3_5": Multimodal(QWEN3_5, qwen_vision.qwen3(deep=False), axes=True),
     "qwen3_5_moe": Multimodal(QWEN3_5_MOE, qwen_vision.qwen3(deep=False), axes=True),
     "gemma3": Multimodal(DENSE["gemma3_text"], towers.siglip, sight=towers.siglip_sight, both_ways=True),
     "llava": Multimodal(_LLAVA, towers.clip, sight=towers.clip_sight),
     "mistral3": Multimodal(_MISTRAL, towers.pixtral, own_cache=False),
-    "kimi_k25": Multimodal({"kimi_k2": DEEPSEEK, "deepseek_v3": DEEPSEEK}, towers.kimi),
+    "kimi_k25": Multimodal(_KIMI, towers.kimi),
     "minimax_m3_vl": Multimodal(_M3, towers.minimax, text_ties=True),
     "mllama": Multimodal(MLLAMA, towers.mllama),
     "llama4": Multimodal(

@@ -99,14 +99,23 @@ def qwen3(deep: bool) -> Callable[[Fields, Size], list[Blocks]]:
             inner = [*linear("linear_fc1", merged, merged, True), *linear("linear_fc2", merged, out, True)]
             return [*norm("norm", normed, True), *inner]
 
-        found = _tower(v, width, True, layer, merger(width))
+        forward = _layer(v, width, Plain("mlp.linear_fc1 mlp.linear_fc2", v.word("hidden_act", "gelu")), "layer")
+        merges = Merger("layer", "norm", "linear_fc1 linear_fc2", _merged(v))
+        found = _tower(v, width, True, layer, merger(width), forward, merges)
         levels = v.get("deepstack_visual_indexes")
         if levels and not deep:
             v.wrong(f"{v.path('deepstack_visual_indexes')} = {levels!r} is not known")
         count = len(levels) if deep and isinstance(levels, list) else 0  # pyright: ignore[reportUnknownArgumentType]
         return [
             *found,
-            *stack(v, "deepstack merger", f"{_AT}.deepstack_merger_list", count, lambda _, __: merger(merged)),
+            *stack(
+                v,
+                "deepstack merger",
+                f"{_AT}.deepstack_merger_list",
+                count,
+                lambda _, __: merger(merged),
+                forward=lambda _, __: Merger("layer", "norm", "linear_fc1 linear_fc2", _merged(v), first=False),
+            ),
         ]
 
     return tower
@@ -119,7 +128,9 @@ def _tower(
     embed = _patch(v, width, learned)
     if learned:
         embed.append(tensor("pos_embed.weight", v.count("num_position_embeddings"), width))
-    front = Patches("patch_embed.proj", sorts=bool(merges and merges.sorts))
+    sorts = bool(merges and merges.sorts)
+    sorts = bool(merges and merges.sorts)
+    front = Patches("patch_embed.proj", "pos_embed" if learned else "", 4 * learned, sorts=sorts)
     return [
         *single("vision embedding", _AT, embed, front),
         *stack(v, "vision layer", f"{_AT}.blocks", v.count("depth"), layer, forward=lambda _, __: forward),

@@ -12,7 +12,7 @@ from vramcast.trace.child.patches.patch import Patch, Replacement
 from vramcast.trace.child.tracker import Tracker
 from vramcast.trace.question import Question
 
-GRIDS = ("qwen2_vl", "qwen2_5_vl")
+GRIDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 """types whose images are grids of patches of any size"""
 SQUARES = ("gemma3", "llava")
 """types whose images are all of one size"""
@@ -100,6 +100,21 @@ def _sights(question: Question, tracker: Tracker) -> list[Replacement]:
         Replacement(module, "get_vision_position_ids", known(lambda grid: torch.zeros((rows(grid), 2)).long())),
         Replacement(module, "get_vision_attention_seqlens", known(lambda grid: (sums(grid.prod(-1).tolist()), None))),
     ]
+    if hasattr(module, "get_vision_interpolation_indices_and_weights"):
+
+        def taps(grid: Numbers) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.zeros((rows(grid), 4), dtype=torch.long), torch.zeros((rows(grid), 4))
+
+        def deepstack(self: Any, hidden: torch.Tensor, masks: Any, embeds: torch.Tensor) -> torch.Tensor:
+            hidden = hidden.clone()
+            seen = hidden[:, : embeds.shape[0] // hidden.shape[0]]
+            seen.copy_((seen.flatten(0, 1) + embeds).view_as(seen))
+            return hidden
+
+        found += [
+            Replacement(module, "get_vision_interpolation_indices_and_weights", known(taps)),
+            Replacement(module.Qwen3VLTextModel, "_deepstack_process", lambda _: deepstack),
+        ]
     if hasattr(module, "get_vision_window_index"):
         side = vision.get("window_size", 112) // vision.get("patch_size", 14)
 
