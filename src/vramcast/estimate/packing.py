@@ -29,8 +29,8 @@ def implied_facts(asked: Mapping[str, Fact], own: Quantisation | None, where: st
         yield Fact("quant.kind", "nf4", Origin("what QLoRA packs its base into"))
 
 
-def quantisation_of(settings: Settings, own: Quantisation | None) -> Quantisation | None:
-    """The checkpoint's own quantisation, or the one that the settings ask for."""
+def quantisation_of(settings: Settings, own: Quantisation | None, model_type: str = "") -> Quantisation | None:
+    """The checkpoint's own quantisation, or the one that the settings ask for, of a model of that type."""
     if own is not None:
         return own
     return load_time(
@@ -39,6 +39,7 @@ def quantisation_of(settings: Settings, own: Quantisation | None) -> Quantisatio
         storage=settings.quant_storage,
         bits=settings.quant_bits,
         group=settings.quant_group,
+        model_type=model_type,
     )
 
 
@@ -57,7 +58,7 @@ def formats_of(quantisation: Quantisation, arch: Arch) -> dict[str, Format]:
 
 def packing_of(settings: Settings, arch: Arch, own: Quantisation | None, recipe: Recipe) -> Packing | None:
     """How the trainer, or Transformers in inference, holds the linear layers of blocks; None where they are plain."""
-    quantisation = quantisation_of(settings, own)
+    quantisation = quantisation_of(settings, own, arch.model_type)
     if quantisation is None:
         return None
     formats = formats_of(quantisation, arch)

@@ -75,6 +75,6 @@ def _check_training(
 
 def _check_group(settings: Settings, arch: Arch, own: Quantisation | None, origin: str) -> None:
     """A layer whose inputs are no whole groups would silently stay as it is."""
-    quantisation = quantisation_of(settings, own)
+    quantisation = quantisation_of(settings, own, arch.model_type)
     assert quantisation is not None
     quantisation.check(arch.layout, origin)
