@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from tests.fuzz.mutate import NUMBERS, WORDS, amount, answers, scalar, text, tree, value, word
 
+from vramcast.algorithms import ALGORITHMS
 from vramcast.catalog.gpus import gpus
 from vramcast.catalog.models import model_config, model_names
 from vramcast.errors import Refused
-from vramcast.estimate.modelled import USED, known_values
+from vramcast.estimate.modelled import known_values
 from vramcast.memory import alloc_conf
 from vramcast.models.adapters.methods import facts, fusions
 from vramcast.readers.native import Format, write_job
@@ -80,12 +81,13 @@ SIZES = (1, 2, 3, 4, 8, 16, 17, 127, 128, 129, 512, 1000, 2048, 4096)
 
 def a_known_job(random: Random) -> dict[str, Any]:
     """Values that the memory model knows, in any combination."""
-    algorithm = random.choice(list(USED))
+    algorithm = random.choice(list(ALGORITHMS))
     found: dict[str, Any] = {"algorithm": algorithm, "model": random.choice(SMALL), "gpu": random.choice(CARDS)}
+    paths = ALGORITHMS[algorithm].paths
     framework = random.choice(FRAMEWORKS)
     if framework:
         found["framework"] = framework
-    for name in random.sample(USED[algorithm], random.randrange(len(USED[algorithm]) // 2)):
+    for name in random.sample(paths, random.randrange(len(paths) // 2)):
         path = find(name)[1]
         offered: tuple[Any, ...] = SIZES if path.kind == "count" else path.choices or (True, False)
         if path.kind in ("choice", "flag", "count"):
