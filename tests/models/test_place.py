@@ -21,7 +21,6 @@ from vramcast.models.place import (
     on_stage,
     owners,
     share,
-    spread,
     stages,
     zero_share,
 )  # fmt: skip
@@ -95,7 +94,6 @@ def test_the_ranks_hold_the_whole(name: str) -> None:
         ranks = list(product(range(inner), range(outer)))
         assert sum(_owned(weight, cut, rank) for rank in ranks) == _repeated(weight, cut), (weight.name, cut)
         assert max(_owned(weight, cut, rank) for rank in ranks) <= held(weight, cut)
-        assert spread(cut, weight) == len(ranks)
 
 
 def test_one_rank_holds_the_model() -> None:

@@ -106,11 +106,6 @@ def owners(piece: Piece, cut: Cut, expert: bool, rank: int) -> range:
     return range(min(rank * units, int(piece.count)), min((rank + 1) * units, int(piece.count)))
 
 
-def spread(cut: Cut, weight: Weight) -> Size:
-    """Ranks of one pipeline stage over which a tensor is divided or repeated."""
-    return cut.ep * cut.etp if is_expert(weight) else cut.tp
-
-
 def check_cut(layout: Layout, cut: Cut, origins: Mapping[str, str] | None = None) -> None:
     """Refuse what no framework does: heads, widths or experts that do not divide, more stages than layers.
 
