@@ -90,7 +90,8 @@ def test_a_model_type(tmp_path: Path):
 def test_a_role(tmp_path: Path):
     """A teacher's weights stay beside the policy's, and its forward is a phase before the policy's."""
     source = applied("Add a role", tmp_path)
-    answer = checked(source, "--model", "Qwen/Qwen2.5-0.5B", "--set", "algorithm=distill", "--set", "weights_dtype=bf16")
+    job = ("--set", "algorithm=distill", "--set", "weights_dtype=bf16")
+    answer = checked(source, "--model", "Qwen/Qwen2.5-0.5B", *job)
     assert answer["groups"][0]["roles"] == ["policy", "teacher"]
     both = {"policy": 494_032_768 * 2, "teacher": 494_032_768 * 2}
     assert of_term(answer, "score.teacher", "weights") == of_term(answer, "step", "weights") == both

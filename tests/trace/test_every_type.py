@@ -39,6 +39,7 @@ NO_CLASS = {
     "qwen": "", "xverse": "", "kimi_linear": "",
     "llama4": "the class fails: its text model's outputs have no image_outputs (transformers 5.24)",
     "gemma3n": "its tower needs timm",
+    "kimi_k25": "the class reads other names of the tower's sizes than a checkpoint has",
 }  # fmt: skip
 """types that no installed class can be compared with, and why if not for lack of one"""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from vramcast.memory.operators import Eager
+from vramcast.memory.activation_functions import ActivationFunctions
 from vramcast.memory.tape import Tensor
 
 
-class Norms(Eager):
+class Norms(ActivationFunctions):
     """`Eager` with the norms that are not Llama's."""
 
     def norm(self, kind: str, name: str, x: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ FAMILIES = {
     "dense": """apertus arcee cohere cohere2 ernie4_5 exaone exaone4 gemma gemma2 gemma3_text glm glm4
         granite helium hunyuan_v1_dense internlm3 iquestcoder jais2 llama mistral olmo olmo2 olmo3 phi3 qwen2 qwen3
         seed_oss smollm3 stablelm starcoder2""",
-    "classic": "bloom falcon gpt2 gpt_bigcode gpt_neo gpt_neox gptj mpt opt phi",
+    "classic": "bloom gpt2 gpt_bigcode gpt_neo gpt_neox gptj mpt opt phi",
+    "falcon": "falcon",
     "moe": """dots1 ernie4_5_moe flex_olmo glm4_moe gpt_oss granitemoe hunyuan_v1_moe hy_v3 mimo_v2_flash minimax_m2
         mixtral olmoe phimoe qwen2_moe qwen3_moe sarvam_moe zaya""",
     "mla": "deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3",

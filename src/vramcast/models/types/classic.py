@@ -11,7 +11,7 @@ from msgspec import structs
 from vramcast.catalog.dtypes import BYTES
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Blocks, Weight, axis
-from vramcast.models.ops import Forward, Heads, Operators, Tensor
+from vramcast.models.ops import Forward, Heads
 from vramcast.models.parts import (
     Flag,
     GroupedQuery,
@@ -26,11 +26,11 @@ from vramcast.models.parts import (
     rotary_width,
     tensor,
 )
-from vramcast.models.types.decoder import PRE_NORM, Decoder, Order
+from vramcast.models.types.decoder import Decoder, Order
 from vramcast.num import Size
 
 
-def _full(c: Fields) -> tuple[Axis, int]:
+def full_heads(c: Fields) -> tuple[Axis, int]:
     """(all heads, head_dim) of attention with as many key heads as query heads."""
     count = c.count("num_attention_heads")
     c.divides("num_attention_heads", count, "hidden_size", hidden(c))
@@ -53,7 +53,7 @@ def _fused(
     modelled."""
 
     def part(c: Fields, _: int) -> list[Weight]:
-        query, _width = _full(c)
+        query, _width = full_heads(c)
         qkv, out = names.split()
         shift = c.flag(bias)
         return [
@@ -73,7 +73,7 @@ def _fused(
 
 
 def _heads(c: Fields) -> Heads:
-    query, width = _full(c)
+    query, width = full_heads(c)
     return Heads(query.pieces[0].count, query.pieces[0].count, width, width)
 
 
@@ -84,7 +84,7 @@ def _apart(
     """Separate projections, with equal heads."""
 
     def part(c: Fields, _: int) -> list[Weight]:
-        query, _width = _full(c)
+        query, _width = full_heads(c)
         names = ("q_proj", "k_proj", "v_proj")
         found = [weight for name in names for weight in linear(f"{at}.{name}", hidden(c), query, c.flag(bias))]
         return [*found, *linear(f"{at}.{out}", query, hidden(c), c.flag(out_bias))]
@@ -131,7 +131,7 @@ def _bigcode(c: Fields, layer: int) -> list[Weight]:
     """Multi-query attention: one key and one value head behind all query heads."""
     if not c.flag("multi_query"):
         return list(_fused("attn", "c_attn c_proj")(c, layer))
-    query, width = _full(c)
+    query, width = full_heads(c)
     key = axis(1, width, "kv")
     return [
         *linear("attn.c_attn", hidden(c), query + key + key, True),
@@ -143,72 +143,6 @@ def _bigcode_forward(c: Fields, _: int) -> Forward:
     count = _heads(c)
     shared = Heads(count.count, 1, count.width, count.width) if c.flag("multi_query") else count
     return GroupedQuery("attn", "c_proj", shared, "c_attn", rotates=False, splits=True)
-
-
-def _falcon_keys(c: Fields) -> int:
-    """Grouped (new), multi-query or full heads."""
-    heads = c.count("num_attention_heads")
-    if c.flag("new_decoder_architecture"):
-        return c.count("num_kv_heads", heads)
-    return 1 if c.flag("multi_query") else heads
-
-
-def _falcon(c: Fields, _: int) -> list[Weight]:
-    """All heads in one projection."""
-    query, width = _full(c)
-    key = axis(_falcon_keys(c), width, "kv")
-    shift = c.flag("bias")
-    return [
-        *linear("self_attention.query_key_value", hidden(c), query + key + key, shift),
-        *linear("self_attention.dense", query, hidden(c), shift),
-    ]
-
-
-class FalconQuery(GroupedQuery, frozen=True):
-    """The forward of `FalconAttention`: keys and values are picked out of the projection, which copies them; the new
-    decoder makes them for all heads before it turns them, and its cache has those."""
-
-    keys: Size = 1
-    """heads of keys in the projection"""
-    grouped: bool = False
-
-    def _cut(self, ops: Operators, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        heads, width = structs.replace(self.heads, keys=self.keys), self.heads.width
-        query, key, value = ops.slices(fused, heads.count * width, heads.keys * width, heads.keys * width)
-        ops.lend(fused)
-        if not self.grouped:
-            return query, key, value
-        key, value = (ops.expanded(ops.copied(x), query, heads) for x in (key, value))
-        return ops.copied(query), key, value
-
-
-def _falcon_forward(c: Fields, _: int) -> Forward | None:
-    """Unless attention drops, or all queries share one key head: torch has no fused kernel for that (sdp_utils_cpp.h,
-    check_batch_size_and_num_heads_dense), and what it does instead has not been traced."""
-    count, width, grouped = c.count("num_attention_heads"), _full(c)[1], c.flag("new_decoder_architecture")
-    keys, turned = _falcon_keys(c), not c.flag("alibi")
-    if c.get("attention_dropout") or (keys != int(count) and not grouped):
-        return None
-    shape = Heads(count, count, width, width)
-    return FalconQuery("self_attention", "dense", shape, "query_key_value", rotates=turned, keys=keys, grouped=grouped)
-
-
-def _falcon_order(c: Fields) -> Order:
-    return "joined" if c.flag("new_decoder_architecture") or c.flag("parallel_attn") else "pre"
-
-
-def _falcon_norms(c: Fields, _: int) -> list[Weight]:
-    """One norm for both branches, or one each."""
-    return [weight for name in _falcon_names(c).split() for weight in norm(name, hidden(c), True)]
-
-
-def _falcon_names(c: Fields) -> str:
-    """The norms in their order."""
-    grouped, parallel = c.flag("new_decoder_architecture"), c.flag("parallel_attn")
-    two = c.count("num_ln_in_parallel_attn", 2 if grouped else 1) == 2
-    if not parallel:
-        return PRE_NORM
-    return "ln_attn ln_mlp" if two else "input_layernorm"
 
 
 def _without_norms(block: Blocks) -> Blocks:
@@ -366,28 +300,6 @@ TYPES = {
         embed="wte",
         final="norm_f",
         norms="norm_1 norm_2",
-    ),
-    "falcon": Decoder(
-        Part(_falcon, _falcon_forward),
-        plain(
-            "mlp.dense_h_to_4h mlp.dense_4h_to_h", "bias", width=ffn("ffn_hidden_size", 4), activation="activation",
-            otherwise="gelu",
-        ),
-        order=_falcon_order,
-        run=_falcon_names,
-        norm="layer",
-        dropout="hidden_dropout",
-        holds="both",
-        bias_apart=True,
-        masks=lambda c: "biased" if c.flag("alibi") else "plain",
-        rotary=lambda c: _full(c)[1],
-        prefix="transformer",
-        layers="h",
-        embed="word_embeddings",
-        final="ln_f",
-        norms="",
-        norm_bias=True,
-        more=_falcon_norms,
     ),
     "phi": Decoder(
         gqa(
