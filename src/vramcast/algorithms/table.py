@@ -40,8 +40,6 @@ class Role(Struct, frozen=True, kw_only=True):
     """it carries what the trainer's process has once"""
     engine: bool = False
     """an inference engine runs it"""
-    own_model: bool = False
-    """it may be another model than the policy's"""
 
 
 class Instant(Struct, frozen=True):
