@@ -40,7 +40,7 @@ class ChunkScan(Compressed):
         return out
 
     def chunk_scan(self, at: str, x: Tensor, step: Tensor, b: Tensor, c: Tensor, how: Scan) -> Tensor:
-        """Outputs (tokens × heads * width, fp32) of a state space: within a chunk as an attention without softmax, whose
+        """Outputs (tokens × heads * width, fp32) of a state space: within a chunk as attention without softmax, whose
         scores are of every two of its positions and each head; between chunks by states."""
         self.scope(at)
         steps = self._steps(at, step)
@@ -60,7 +60,7 @@ class ChunkScan(Compressed):
         self.drop(low)
         values, decays, b, c = (self._padded(one, how) for one in plain)
         self.drop(*plain)
-        mixed = self._mixed(values, decays, b, c, how)
+        mixed = self._through_chunks(values, decays, b, c, how)
         out = self.add(mixed, skipped)
         self.drop(mixed, skipped, steps, values, decays, b, c)
         return self._cut(out, how)
@@ -106,12 +106,12 @@ class ChunkScan(Compressed):
 
         return tape.node(out, [x], [], backward)
 
-    def _mixed(self, values: Tensor, decays: Tensor, b: Tensor, c: Tensor, how: Scan) -> Tensor:
+    def _through_chunks(self, values: Tensor, decays: Tensor, b: Tensor, c: Tensor, how: Scan) -> Tensor:
         """Chunks mixed within and between, in one sum that is copied into rows."""
         tape, seat = self.tape, self.seat
         chunks = shard(seat.seq_len, how.chunk)
         heads, wide = seat.sequences * how.heads, how.width * how.state
-        summed = self._summed(decays)
+        summed = self._running_sums(decays)
         mask = self._decay(decays, how.chunk)
         scores = self._contract(c, b, decays.rows, how.heads * how.chunk, "scores")
         hidden = self.multiply(scores, mask)
@@ -140,7 +140,7 @@ class ChunkScan(Compressed):
         self.drop(within, hidden, scores, mask, summed)
         return out
 
-    def _summed(self, x: Tensor) -> Tensor:
+    def _running_sums(self, x: Tensor) -> Tensor:
         """`cumsum`: its gradient is turned around, summed up and turned again.
 
         Source: torch/csrc/autograd/FunctionsManual.cpp, cumsum_backward.
@@ -190,7 +190,7 @@ class ChunkScan(Compressed):
             return out
 
         filled = fill(x, x)
-        sums = self._summed(filled)
+        sums = self._running_sums(filled)
         hidden = fill(sums, sums)
         self.drop(sums, filled)
         out = self.pointwise(hidden, "exp", saves=True)
@@ -198,7 +198,14 @@ class ChunkScan(Compressed):
         return out
 
     def _contract(
-        self, left: Tensor, right: Tensor, rows: Size, width: Size, name: str, *, copies: tuple[bool, bool] = (True, True)
+        self,
+        left: Tensor,
+        right: Tensor,
+        rows: Size,
+        width: Size,
+        name: str,
+        *,
+        copies: tuple[bool, bool] = (True, True),
     ) -> Tensor:
         """`einsum` as one product of batches. A side that does not lie as the product reads it is copied first, and the
         product has those copies.
