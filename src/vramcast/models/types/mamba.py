@@ -276,7 +276,7 @@ _Feed = partial(Decoder, final="final_layernorm", norms="input_layernorm pre_ff_
 TYPES = {
     "mamba": _Pure(mamba1(_MAMBA)),
     "falcon_mamba": _Pure(mamba1(_MAMBA)),
-    "mamba2": _Pure(mamba2(_MAMBA, expanded("expand"))),
+    "mamba2": _Pure(mamba2(_MAMBA, expanded("expand")).weights),  # its residual stream in fp32 is not written yet
     "jamba": _Feed(
         either(
             _period("attn_layer_period", "attn_layer_offset"),
@@ -299,6 +299,7 @@ TYPES = {
         ),
         gated("mlp_bias", at="feed_forward"),
         rotary=rotary_width(0.5),
+        unfused="mamba-ssm and causal-conv1d",
     ),
     "granitemoehybrid": Decoder(
         either(_attends, gqa("attention_bias", "attention_bias"), mamba2(Names(), expanded())), _granite_experts
