@@ -101,10 +101,12 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
             "one by one",
             **{"from": str(filled["framework"].origin), "help": f"--set framework={name}: its newest version"},
         )
-    if programs and model.arch.ends.unfused and settings.algorithm != "sft":
+    if programs and model.arch.ends.unfused and (
+        settings.algorithm != "sft" or settings.autocast or settings.tuning not in ("full", "lora")
+    ):
         raise refuse(
-            f"{settings.algorithm} of {model.arch.name} is not modelled yet: its states are, in SFT only",
-            **{"from": str(filled["model"].origin)},
+            f"this job of {model.arch.name} is not modelled yet: its states are in SFT, full or LoRA, without autocast",
+            **{"from": str(filled["model"].origin), "use": "algorithm=sft autocast=false weights_dtype=bf16"},
         )
     return Resolved(
         job=said.job(),
