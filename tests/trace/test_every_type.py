@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 MOST = 40
 """cases that a run of this test draws"""
 COMPARED = """
-    apertus arcee cohere cohere2 deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone exaone4
+    apertus arcee bamba cohere cohere2 deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone exaone4
     flex_olmo gemma gemma2 gemma3 gemma3_text gemma4 glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_bigcode
     gpt_neox gpt_oss gptj granite granitemoe helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 internlm3 iquestcoder
     jais2 llama llava mimo_v2_flash minicpm3 minimax_m2 mistral mistral3 mixtral mllama olmo olmo2 olmo3 olmoe opt

@@ -62,12 +62,13 @@ class Compressed(Indexer):
         return self.tape.node(out, [x], [], lambda gradient: [self.tape.like(x, "unpadded gradient")])
 
     def convolve_steps(self, name: str, x: Tensor, steps: Size) -> Tensor:
-        """A convolution along every sequence, which gets `steps` shorter. One backward makes all gradients, so it keeps
-        its input whatever learns (derivatives.yaml, convolution)."""
+        """A convolution along every sequence, which gets `steps` shorter, or longer where it is padded. One backward
+        makes all gradients, so it keeps its input whatever learns (derivatives.yaml, convolution)."""
         tape = self.tape
         channels, each, taps = self.weights[f"{name}.weight"].shape
         sizes = (("weight", channels, each * taps), ("bias", 1, channels))
-        learned = [self._weight(*one, self.weights_dtype, self.base_trains) for one in sizes]
+        own = [one for one in sizes if self.has(f"{name}.{one[0]}")]
+        learned = [self._weight(*one, self.weights_dtype, self.base_trains) for one in own]
         given = self._computed(x)
         out = tape.empty("convolution", x.rows - self.seat.sequences * steps, x.width, given.dtype)
 

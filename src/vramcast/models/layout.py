@@ -194,6 +194,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """tokens that layers see at most (0: all), each once, the first layer's first: each has a mask of its own"""
     learned: Literal["", "shared", "own"] = ""
     """learned positions are added to the embedding: the same rows for all sequences, or rows of each"""
+    unfused: str = ""
+    """the packages without whose kernels the forward is written, where a class has both; it is verified in training"""
     drops: bool = False
     """the embedding goes through a dropout while the model trains"""
     tables_each: bool = False

@@ -61,6 +61,17 @@ class Index(Struct, frozen=True):
     """the layer has one; else it takes what an earlier layer chose"""
 
 
+class Scan(Struct, frozen=True):
+    """The shape of a state space: heads and their width, groups that share what a state is written and read by, its
+    size, and the positions of a chunk."""
+
+    heads: Size
+    width: Size
+    groups: Size
+    state: Size
+    chunk: Size
+
+
 class Operators(Protocol):
     """What a forward may call."""
 
@@ -120,6 +131,8 @@ class Operators(Protocol):
     def convolve_steps(self, name: str, x: Tensor, steps: Size) -> Tensor: ...
     def delayed(self, x: Tensor) -> Tensor: ...
     def unit(self, x: Tensor, heads: Size) -> Tensor: ...
+    def chunk_scan(self, at: str, x: Tensor, step: Tensor, b: Tensor, c: Tensor, how: Scan) -> Tensor: ...
+    def gated_norm(self, name: str, x: Tensor, gate: Tensor, width: Size) -> Tensor: ...
     def narrowed(self, x: Tensor) -> Tensor: ...
     def slices(self, x: Tensor, *widths: Size) -> tuple[Tensor, ...]: ...
     def join(self, *parts: Tensor) -> Tensor: ...

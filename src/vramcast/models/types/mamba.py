@@ -10,10 +10,25 @@ from msgspec import Struct
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Weight, axis
-from vramcast.models.parts import Flag, Weights, either, gated, gqa, hidden, linear, none, norm, plain, tensor
+from vramcast.models.ops import Forward, Operators, Scan, Tensor
+from vramcast.models.parts import (
+    Flag,
+    Part,
+    Weights,
+    either,
+    gated,
+    gqa,
+    hidden,
+    linear,
+    none,
+    norm,
+    plain,
+    rotary_width,
+    tensor,
+)
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import Rule, moe
-from vramcast.num import Size
+from vramcast.num import Size, whole
 
 
 class Names(Struct, frozen=True):
@@ -33,6 +48,46 @@ class Names(Struct, frozen=True):
     out_bias: Flag = ""
     """where it is another field than `bias`"""
     norm: Flag = True
+    chunk: str = "mamba_chunk_size"
+
+
+class Mixer(Struct, frozen=True):
+    """The forward of `BambaMixer` and `Mamba2Mixer` where mamba-ssm and causal-conv1d are not installed: the scan in
+    PyTorch, whose scores of every two positions of a chunk are by far the largest tensors. Batches are counted with
+    padding, which is masked before the projection and behind the convolution.
+    """
+
+    at: str
+    scan: Scan
+    padding: Size
+    """positions that the convolution adds"""
+    activation: str
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        how, at = self.scan, self.at
+        inner, shared = how.heads * how.width, how.groups * how.state
+        ops.scope(at)
+        given = ops.times(x)
+        projected = ops.linear(f"{at}.in_proj", given)
+        ops.scope(at)
+        gate, mixed, step = ops.split(projected, inner, inner + shared + shared, how.heads)
+        padded = ops.convolve_steps(f"{at}.conv1d", mixed, 0 - self.padding)
+        convolved = ops.slices(padded, padded.width)[0]
+        ops.drop(mixed, padded)
+        active = ops.activate(self.activation, convolved)
+        ops.drop(convolved)
+        masked = ops.times(active)
+        ops.drop(active)
+        values, b, c = ops.split(masked, inner, shared, shared)
+        ops.drop(given)
+        scanned = ops.chunk_scan(at, values, step, b, c, how)
+        normed = ops.gated_norm(f"{at}.norm", scanned, gate, whole(inner, how.groups))
+        ops.drop(scanned)
+        low = ops.cast(normed, x.dtype)
+        ops.drop(normed)
+        out = ops.linear(f"{at}.out_proj", low)
+        ops.drop(low, values, b, c, masked, gate, step, projected)
+        return out
 
 
 def mamba1(names: Names, inner_norms: bool = False) -> Weights:
@@ -64,7 +119,7 @@ def _conv(name: str, channels: Axis, kernel: Size, bias: bool) -> list[Weight]:
     return [*found, tensor(f"{name}.bias", channels)] if bias else found
 
 
-def mamba2(names: Names, inner: Callable[[Fields], Size | None] = lambda c: None) -> Weights:
+def mamba2(names: Names, inner: Callable[[Fields], Size | None] = lambda c: None) -> Part:
     """State space in heads: z, x, B, C and dt in one projection; B and C are shared by groups of heads."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -86,7 +141,16 @@ def mamba2(names: Names, inner: Callable[[Fields], Size | None] = lambda c: None
         ]
         return [*found, *norm(f"{at}.norm", x)] if c.flag(names.norm) else found
 
-    return part
+    def forward(c: Fields, _: int) -> Forward | None:
+        if not c.flag(names.norm):
+            return None
+        count = c.count(names.heads)
+        width = c.get(names.width)
+        width = (inner(c) or 0) // count if width == "auto" else c.count(names.width)
+        shape = Scan(count, width, c.count(names.groups), c.count(names.state), c.count(names.chunk, 256))
+        return Mixer(names.at, shape, c.count(names.conv) - 1, c.word("hidden_act", "silu"))
+
+    return Part(part, forward)
 
 
 def expanded(field: str = "mamba_expand") -> Callable[[Fields], Size]:
@@ -212,7 +276,7 @@ _Feed = partial(Decoder, final="final_layernorm", norms="input_layernorm pre_ff_
 TYPES = {
     "mamba": _Pure(mamba1(_MAMBA)),
     "falcon_mamba": _Pure(mamba1(_MAMBA)),
-    "mamba2": _Pure(mamba2(_MAMBA, expanded("expand"))),
+    "mamba2": _Pure(mamba2(_MAMBA, expanded("expand")).weights),  # its residual stream in fp32 is not written yet
     "jamba": _Feed(
         either(
             _period("attn_layer_period", "attn_layer_offset"),
@@ -228,8 +292,14 @@ TYPES = {
         ),
     ),
     "bamba": _Feed(
-        either(_at_indices, gqa("attention_bias", "attention_bias"), mamba2(Names(), expanded())),
+        either(
+            _at_indices,
+            gqa("attention_bias", "attention_bias", rotary=rotary_width(0.5), joins=True),
+            mamba2(Names(), expanded()),
+        ),
         gated("mlp_bias", at="feed_forward"),
+        rotary=rotary_width(0.5),
+        unfused="mamba-ssm and causal-conv1d",
     ),
     "granitemoehybrid": Decoder(
         either(_attends, gqa("attention_bias", "attention_bias"), mamba2(Names(), expanded())), _granite_experts
