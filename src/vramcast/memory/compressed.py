@@ -62,7 +62,7 @@ class Compressed(Indexer):
         return self.tape.node(out, [x], [], lambda gradient: [self.tape.like(x, "unpadded gradient")])
 
     def convolve_steps(self, name: str, x: Tensor, steps: Size) -> Tensor:
-        """A convolution along every sequence, which gets `steps` shorter. One backward makes all gradients, so it keeps
+        """A convolution along every sequence, which gets `steps` shorter (below 0: longer). One backward makes all gradients, so it keeps
         its input whatever learns (derivatives.yaml, convolution)."""
         tape = self.tape
         channels, each, taps = self.weights[f"{name}.weight"].shape
@@ -79,6 +79,12 @@ class Compressed(Indexer):
         tape.node(out, [given, *learned], [learned[0], given], backward)
         self.drop(given, *learned)
         return out
+
+    def cut(self, x: Tensor, steps: Size) -> Tensor:
+        """A view without the last `steps` positions of every sequence; its gradient is a tensor of the whole."""
+        tape = self.tape
+        out = Tensor(x.rows - self.seat.sequences * steps, x.width, x.dtype, tape.hold(x).storage)
+        return tape.node(out, [x], [], lambda gradient: [tape.like(x, "slice gradient")])
 
     def delayed(self, x: Tensor) -> Tensor:
         """Every row from the token before."""
