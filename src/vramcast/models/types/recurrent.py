@@ -13,8 +13,8 @@ from vramcast.models.ops import Operators, Tensor
 from vramcast.models.parts import Part, Weights, either, gated, gqa, heads, hidden, linear, norm, tensor
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import Rule, Scores, first_dense, listed, moe, shared, sparse_step, times
-from vramcast.num import Size
 from vramcast.models.types.mla import mla
+from vramcast.num import Size
 
 _QK = "q_norm k_norm"
 
