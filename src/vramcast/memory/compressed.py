@@ -62,8 +62,8 @@ class Compressed(Indexer):
         return self.tape.node(out, [x], [], lambda gradient: [self.tape.like(x, "unpadded gradient")])
 
     def convolve_steps(self, name: str, x: Tensor, steps: Size) -> Tensor:
-        """A convolution along every sequence, which gets `steps` shorter (below 0: longer). One backward makes all gradients, so it
-        keeps its input whatever learns (derivatives.yaml, convolution)."""
+        """A convolution along every sequence, which gets `steps` shorter (below 0: longer). One backward makes all
+        gradients, so it keeps its input whatever learns (derivatives.yaml, convolution)."""
         tape = self.tape
         channels, each, taps = self.weights[f"{name}.weight"].shape
         sizes = (("weight", channels, each * taps), ("bias", 1, channels))
