@@ -66,7 +66,9 @@ class Compressed(Indexer):
         gradients, so it keeps its input whatever learns (derivatives.yaml, convolution)."""
         tape = self.tape
         channels, each, taps = self.weights[f"{name}.weight"].shape
-        sizes = (("weight", channels, each * taps), ("bias", 1, channels))
+        sizes = [("weight", channels, each * taps)]
+        if self.has(f"{name}.bias"):
+            sizes.append(("bias", 1, channels))
         learned = [self._weight(*one, self.weights_dtype, self.base_trains) for one in sizes]
         given = self._computed(x)
         out = tape.empty("convolution", x.rows - self.seat.sequences * steps, x.width, given.dtype)
