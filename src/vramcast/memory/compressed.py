@@ -81,6 +81,12 @@ class Compressed(Indexer):
         self.drop(given, *learned)
         return out
 
+    def cut(self, x: Tensor, steps: Size) -> Tensor:
+        """A view without the last `steps` positions of every sequence; its gradient is a tensor of the whole."""
+        tape = self.tape
+        out = Tensor(x.rows - self.seat.sequences * steps, x.width, x.dtype, tape.hold(x).storage)
+        return tape.node(out, [x], [], lambda gradient: [tape.like(x, "slice gradient")])
+
     def delayed(self, x: Tensor) -> Tensor:
         """Every row from the token before."""
         out = self.tape.like(x, "delayed")

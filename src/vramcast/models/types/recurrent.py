@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from msgspec import Struct
+
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Weight, axis
-from vramcast.models.parts import Weights, either, gated, gqa, heads, hidden, linear, norm, tensor
+from vramcast.models.ops import Operators, Tensor
+from vramcast.models.parts import Part, Weights, either, gated, gqa, heads, hidden, linear, norm, tensor
 from vramcast.models.types.decoder import Decoder
-from vramcast.models.types.experts import Rule, first_dense, listed, moe, shared, sparse_step, times
+from vramcast.models.types.experts import Rule, Scores, first_dense, listed, moe, shared, sparse_step, times
 from vramcast.models.types.mla import mla
+from vramcast.num import Size
 
 _QK = "q_norm k_norm"
 
@@ -151,6 +155,30 @@ def _short_conv(c: Fields, _: int) -> list[Weight]:
     ]
 
 
+class ShortConvolution(Struct, frozen=True):
+    """The forward of `Lfm2ShortConv` without causal-conv1d: the convolution pads both sides of a sequence, and what
+    it gives past the last token is cut off, but stays in memory: `taps - 1` rows a sequence. The kernel of
+    causal-conv1d gives no such rows; all else is the same."""
+
+    channels: Size
+    taps: Size
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        ops.scope("conv")
+        given = ops.times(x)  # times the mask of padding; a batch without padding has none
+        both = ops.linear("conv.in_proj", given)
+        before, behind, values = ops.split(both, *[self.channels] * 3, by_head=True)
+        gated = ops.multiply(before, values)
+        ops.drop(given)
+        longer = ops.convolve_steps("conv.conv", gated, 1 - self.taps)
+        mixed = ops.cut(longer, self.taps - 1)
+        ops.drop(gated, longer)
+        product = ops.multiply(behind, mixed)
+        out = ops.linear("conv.out_proj", product)
+        ops.drop(both, before, behind, values, mixed, product)
+        return out
+
+
 def _lfm2_width(c: Fields) -> Axis:
     """Two thirds of the configured width, times a factor, rounded up; or the width itself."""
     width = c.count("block_ff_dim", c.count("intermediate_size"))
@@ -163,6 +191,7 @@ def _lfm2_width(c: Fields) -> Axis:
 
 
 _Lfm2 = partial(Decoder, norms="operator_norm ffn_norm", final="embedding_norm")
+_SHORT_CONV = Part(_short_conv, lambda c, _: ShortConvolution(hidden(c), c.count("conv_L_cache")))
 _LFM2_ATTENTION = gqa(out="out_proj", qk_norm="q_layernorm k_layernorm")
 _W = "w1 w3 w2"
 _QWEN_MOE = moe(
@@ -194,11 +223,18 @@ TYPES = {
         tied=False,
     ),
     "lfm2": _Lfm2(
-        either(attends(lambda c, layer: layer in c.indices("full_attn_idxs")), _LFM2_ATTENTION, _short_conv),
+        either(attends(lambda c, layer: layer in c.indices("full_attn_idxs")), _LFM2_ATTENTION, _SHORT_CONV),
         gated(at="feed_forward", names=_W, width=_lfm2_width),
     ),
     "lfm2_moe": _Lfm2(
-        either(attends(lambda _, __: False), _LFM2_ATTENTION, _short_conv),
-        moe(at="feed_forward", sparse=first_dense("num_dense_layers"), dense=gated(at="feed_forward", names=_W)),
+        either(attends(lambda _, __: False), _LFM2_ATTENTION, _SHORT_CONV),
+        moe(
+            at="feed_forward",
+            sparse=first_dense("num_dense_layers"),
+            dense=gated(at="feed_forward", names=_W),
+            scores=Scores(
+                "sigmoid", low=True, biased="use_expert_bias", shares="norm_topk_prob", in_place=False, scaled=True
+            ),
+        ),
     ),
 }
