@@ -22,7 +22,7 @@ COMPARED = """
     flex_olmo gemma gemma2 gemma3 gemma3_text gemma4 glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_bigcode
     gpt_neox gpt_oss gptj granite granitemoe helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 internlm3 iquestcoder
     jais2 llama llava mimo_v2_flash minicpm3 minimax_m2 mistral mistral3 mixtral mllama olmo olmo2 olmo3 olmoe opt
-    phi phi3 phimoe qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_vl qwen3_vl_moe seed_oss smollm3
+    phi phi3 phimoe qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_vl qwen3_vl_moe qwen3_5 seed_oss smollm3
     stablelm starcoder2 zaya falcon bloom mpt gpt_neo
 """.split()
 """types that forecast and have a class: within 1 % in every mode that is no exception"""

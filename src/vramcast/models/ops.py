@@ -61,6 +61,16 @@ class Index(Struct, frozen=True):
     """the layer has one; else it takes what an earlier layer chose"""
 
 
+class Delta(Struct, frozen=True):
+    """The shape of a gated delta rule: its value heads, the widths of a key and of a value."""
+
+    heads: Size
+    keys: Size
+    values: Size
+    shared: bool
+    """fewer key heads than value heads"""
+
+
 class Operators(Protocol):
     """What a forward may call."""
 
@@ -127,6 +137,14 @@ class Operators(Protocol):
     def turn(self, x: Tensor, how: Rotation) -> Tensor: ...
     def remember(self, *latents: Tensor) -> tuple[Tensor, ...]: ...
     def cache(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    # the gated delta rule
+    def convolved(self, name: str, x: Tensor) -> Tensor: ...
+    def decay(self, at: str, x: Tensor) -> Tensor: ...
+    def delta_rule(
+        self, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor, how: Delta
+    ) -> Tensor: ...
+    def gated_norm(self, name: str, x: Tensor, gate: Tensor, how: Delta) -> Tensor: ...
 
     # experts that are given every token
     def temper(self, x: Tensor) -> Tensor: ...
