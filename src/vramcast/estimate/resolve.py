@@ -113,7 +113,7 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         sdpa=sdpa,
         recipe=behaviour,
         framework=name,
-        assumptions=[*_stands_for(model.row), *_assumptions(asked, filled, settings, behaviour)],
+        assumptions=[*_stands_for(model.row), *_without(model.arch), *_assumptions(asked, filled, settings, behaviour)],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
         warnings=[*said.warnings, *warnings, *what_was_measured(model.arch)],
@@ -256,6 +256,12 @@ def _assumptions(
         and values[path] is not None
         and not absent(path, settings, alone=behaviour.fsdp_alone)
     ]
+
+
+def _without(arch: Arch) -> list[Assumption]:
+    """That a package whose kernels the class would take is not installed."""
+    name = arch.ends.without
+    return [Assumption(name, "not installed", "the class's own PyTorch is counted")] if name else []
 
 
 def _stands_for(row: ModelRow) -> list[Assumption]:

@@ -220,6 +220,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the language model's section says whether it makes a cache, whatever that of the whole model says"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    without: str = ""
+    """the package whose kernels the class takes where it is installed: what is counted is its own PyTorch"""
     wide: bool = False
     """hidden states between layers are fp32"""
     idle_mask: bool = False

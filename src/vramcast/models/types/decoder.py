@@ -228,6 +228,8 @@ class Decoder(Struct, frozen=True):
     """the field that must be true for windows; while it is not, the class makes a mask for one of 0 tokens"""
     scales_hidden: bool = False
     """not the logits, but what the head is given is multiplied; and the embedding within its module (MiniCPM)"""
+    without: str = ""
+    """the package whose kernels are not counted"""
     first: Weights = none
     """what stands between embedding and layers"""
     more: Weights = none
@@ -269,6 +271,7 @@ class Decoder(Struct, frozen=True):
         """What is before and behind the layers."""
         return Ends(
             norm=self.norm,
+            without=self.without,
             final=self.final or ("norm" if self.run else ""),
             tables_each=self.tables_each,
             learned="own" if self.own_positions else "shared" if self.positions else "",

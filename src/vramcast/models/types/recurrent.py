@@ -199,7 +199,7 @@ _QWEN_MOE = moe(
 _QWEN_MIXER = either(
     attends(_interval), Part(_gated_attention, _gated_forward), Part(_delta(fused=False), _delta_forward)
 )
-QWEN3_5 = Decoder(_QWEN_MIXER, gated(), norm="rms_shifted", rotary=rotary_width(0.25))
+QWEN3_5 = Decoder(_QWEN_MIXER, gated(), norm="rms_shifted", rotary=rotary_width(0.25), without="flash-linear-attention")
 QWEN3_5_MOE = Decoder(_QWEN_MIXER, _QWEN_MOE)
 
 TYPES = {
