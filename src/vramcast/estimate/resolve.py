@@ -101,13 +101,6 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
             "one by one",
             **{"from": str(filled["framework"].origin), "help": f"--set framework={name}: its newest version"},
         )
-    if programs and model.arch.ends.unfused and (
-        settings.algorithm != "sft" or settings.autocast or settings.tuning not in ("full", "lora")
-    ):
-        raise refuse(
-            f"this job of {model.arch.name} is not modelled yet: its states are in SFT, full or LoRA, without autocast",
-            **{"from": str(filled["model"].origin), "use": "algorithm=sft autocast=false weights_dtype=bf16"},
-        )
     return Resolved(
         job=said.job(),
         facts=filled,
@@ -120,7 +113,7 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         sdpa=sdpa,
         recipe=behaviour,
         framework=name,
-        assumptions=[*_stands_for(model.row), *_unfused(model), *_assumptions(asked, filled, settings, behaviour)],
+        assumptions=[*_stands_for(model.row), *_without(model.arch), *_assumptions(asked, filled, settings, behaviour)],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
         warnings=[*said.warnings, *warnings, *what_was_measured(model.arch)],
@@ -265,16 +258,16 @@ def _assumptions(
     ]
 
 
+def _without(arch: Arch) -> list[Assumption]:
+    """That packages whose kernels the class would take are not installed."""
+    names = arch.ends.without
+    why = "the class's own PyTorch is counted, which needs more than kernels"
+    return [Assumption(names, "not installed", why)] if names else []
+
+
 def _stands_for(row: ModelRow) -> list[Assumption]:
     """That the model stands for the name that was given, if it does."""
     return [Assumption("model", row.id, row.assumed)] if row.assumed else []
-
-
-def _unfused(model: _Model) -> list[Assumption]:
-    """That the class runs without kernels that would need less."""
-    packages = model.arch.ends.unfused
-    why = f"{packages} are not installed: what Transformers runs in PyTorch instead is counted, and needs more"
-    return [Assumption("model", model.row.id, why)] if packages else []
 
 
 def _ignored(said: Understanding) -> list[Ignored]:

@@ -15,7 +15,7 @@ from vramcast.num import Size, shard, up_to, whole
 class ChunkScan(Compressed):
     """`Compressed` with what a state-space layer is made of."""
 
-    def gated_norm(self, name: str, x: Tensor, gate: Tensor, width: Size) -> Tensor:
+    def norm_of_gated(self, name: str, x: Tensor, gate: Tensor, width: Size) -> Tensor:
         """A root-mean-square norm of x times silu(gate) in fp32, over groups of `width`. What is given is fp32, and so
         is what it gives."""
         self.scope(name)
@@ -58,7 +58,7 @@ class ChunkScan(Compressed):
         rate = self.tape.parameter(1, how.heads, self.weights_dtype, self.base_trains)
         plain += [self.scale(low, rate, "decays"), b, c]
         self.drop(low)
-        values, decays, b, c = (self._padded(one, how) for one in plain)
+        values, decays, b, c = (self._whole_chunks(one, how) for one in plain)
         self.drop(*plain)
         mixed = self._through_chunks(values, decays, b, c, how)
         out = self.add(mixed, skipped)
@@ -83,13 +83,13 @@ class ChunkScan(Compressed):
         return out
 
     def _skipped(self, x: Tensor, how: Scan) -> Tensor:
-        padded = self._padded(x, how)
+        padded = self._whole_chunks(x, how)
         learned = self.tape.parameter(1, how.heads, self.weights_dtype, self.base_trains)
         out = self.scale(padded, learned, "skip")
         self.drop(padded)
         return out
 
-    def _padded(self, x: Tensor, how: Scan) -> Tensor:
+    def _whole_chunks(self, x: Tensor, how: Scan) -> Tensor:
         """Whole chunks: `pad` copies also where nothing is missing."""
         return self.pad(x, up_to(self.seat.seq_len, how.chunk) - self.seat.seq_len)
 

@@ -5,13 +5,13 @@ Source: transformers/models/zaya/modeling_zaya.py, ZayaCCAProjection, ZayaQKNorm
 
 from __future__ import annotations
 
-from vramcast.memory.indexer import Indexer
+from vramcast.memory.delta import DeltaRule
 from vramcast.memory.tape import Tensor
 from vramcast.num import Size
 
 
-class Compressed(Indexer):
-    """`Indexer` with what that attention is made of."""
+class Compressed(DeltaRule):
+    """`DeltaRule` with what that attention is made of."""
 
     def learned(self, name: str, x: Tensor, operator: str) -> Tensor:
         """`x` times a learned vector, or plus one. A product keeps x; a vector's gradient is summed over the rows."""
@@ -29,19 +29,6 @@ class Compressed(Indexer):
     def narrowed(self, x: Tensor) -> Tensor:
         """In the dtype of the weights."""
         return self.cast(x, self.weights_dtype, "narrowed")
-
-    def spread(self, x: Tensor, width: Size) -> Tensor:
-        """Key heads copied for every query head; gradients are summed and copied into rows."""
-        tape = self.tape
-        out = tape.empty("spread keys", x.rows, width, x.dtype)
-
-        def backward(gradient: Tensor) -> list[Tensor | None]:
-            summed = tape.like(x, "summed gradient")
-            rows = tape.like(x, "gradient by row")
-            tape.drop(summed)
-            return [rows]
-
-        return tape.node(out, [x], [], backward)
 
     def group_mean(self, x: Tensor, width: Size) -> Tensor:
         """The mean of the query heads that share a key; the gradient is divided, then copied."""

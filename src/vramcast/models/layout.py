@@ -194,8 +194,6 @@ class Ends(Struct, frozen=True, kw_only=True):
     """tokens that layers see at most (0: all), each once, the first layer's first: each has a mask of its own"""
     learned: Literal["", "shared", "own"] = ""
     """learned positions are added to the embedding: the same rows for all sequences, or rows of each"""
-    unfused: str = ""
-    """the packages without whose kernels the forward is written, where a class has both; it is verified in training"""
     drops: bool = False
     """the embedding goes through a dropout while the model trains"""
     tables_each: bool = False
@@ -222,6 +220,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the language model's section says whether it makes a cache, whatever that of the whole model says"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    without: str = ""
+    """packages whose kernels the class takes where they are installed: its own PyTorch is counted, in training"""
     wide: bool = False
     """hidden states between layers are fp32"""
     idle_mask: bool = False

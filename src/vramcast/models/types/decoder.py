@@ -228,8 +228,8 @@ class Decoder(Struct, frozen=True):
     """the field that must be true for windows; while it is not, the class makes a mask for one of 0 tokens"""
     scales_hidden: bool = False
     """not the logits, but what the head is given is multiplied; and the embedding within its module (MiniCPM)"""
-    unfused: str = ""
-    """packages whose kernels are not counted: what runs without them is"""
+    without: str = ""
+    """packages whose kernels the class takes where they are installed: its own PyTorch is counted"""
     first: Weights = none
     """what stands between embedding and layers"""
     more: Weights = none
@@ -271,6 +271,7 @@ class Decoder(Struct, frozen=True):
         """What is before and behind the layers."""
         return Ends(
             norm=self.norm,
+            without=self.without,
             final=self.final or ("norm" if self.run else ""),
             tables_each=self.tables_each,
             learned="own" if self.own_positions else "shared" if self.positions else "",
@@ -288,7 +289,6 @@ class Decoder(Struct, frozen=True):
             spans=tuple(dict.fromkeys(int(window_of(c, layer)) for layer in range(self.layer_count(c)))),
             scales_hidden=self.scales_hidden,
             masked=self.masked,
-            unfused=self.unfused,
             idle_mask=bool(self.slides_if) and not c.flag(self.slides_if),
             rotary=self.rotary(c) if self.rotary else 0,
         )

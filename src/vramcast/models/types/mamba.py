@@ -81,7 +81,7 @@ class Mixer(Struct, frozen=True):
         values, b, c = ops.split(masked, inner, shared, shared)
         ops.drop(given)
         scanned = ops.chunk_scan(at, values, step, b, c, how)
-        normed = ops.gated_norm(f"{at}.norm", scanned, gate, whole(inner, how.groups))
+        normed = ops.norm_of_gated(f"{at}.norm", scanned, gate, whole(inner, how.groups))
         ops.drop(scanned)
         low = ops.cast(normed, x.dtype)
         ops.drop(normed)
@@ -299,7 +299,7 @@ TYPES = {
         ),
         gated("mlp_bias", at="feed_forward"),
         rotary=rotary_width(0.5),
-        unfused="mamba-ssm and causal-conv1d",
+        without="mamba-ssm and causal-conv1d",
     ),
     "granitemoehybrid": Decoder(
         either(_attends, gqa("attention_bias", "attention_bias"), mamba2(Names(), expanded())), _granite_experts

@@ -9,9 +9,22 @@ from msgspec import Struct
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Weight, axis
-from vramcast.models.ops import Operators, Tensor
-from vramcast.models.parts import Part, Weights, either, gated, gqa, heads, hidden, linear, norm, tensor
+from vramcast.models.ops import Delta, Forward, Heads, Operators, Tensor
+from vramcast.models.parts import (
+    Part,
+    Weights,
+    either,
+    gated,
+    gqa,
+    heads,
+    hidden,
+    linear,
+    norm,
+    rotary_width,
+    tensor,
+)
 from vramcast.models.types.decoder import Decoder
+from vramcast.models.types.delta import GatedDelta, GatedQuery
 from vramcast.models.types.experts import Rule, Scores, first_dense, listed, moe, shared, sparse_step, times
 from vramcast.models.types.mla import mla
 from vramcast.num import Size
@@ -77,6 +90,19 @@ def _gated_attention(c: Fields, _: int) -> list[Weight]:
         *norm(f"{at}.q_norm", width),
         *norm(f"{at}.k_norm", width),
     ]
+
+
+def _gated_forward(c: Fields, _: int) -> Forward:
+    query, key, width = heads(c)
+    shape = Heads(query.pieces[0].count, key.pieces[0].count, width, width)
+    names = ("q_norm", "k_norm")
+    return GatedQuery("self_attn", "o_proj", shape, norms=names, norm="rms_shifted", partial=rotary_width(0.25)(c))
+
+
+def _delta_forward(c: Fields, _: int) -> Forward:
+    keys, values = c.count("linear_num_key_heads"), c.count("linear_num_value_heads")
+    how = Delta(values, c.count("linear_key_head_dim"), c.count("linear_value_head_dim"), keys != values)
+    return GatedDelta(how, keys)
 
 
 def _lightning(c: Fields, _: int) -> list[Weight]:
@@ -198,8 +224,10 @@ _QWEN_MOE = moe(
     shared_part=shared(lambda c: c.count("shared_expert_intermediate_size"), "mlp.shared_expert", gate=True),
     sparse=sparse_step,
 )
-_QWEN_MIXER = either(attends(_interval), _gated_attention, _delta(fused=False))
-QWEN3_5 = Decoder(_QWEN_MIXER, gated())
+_QWEN_MIXER = either(
+    attends(_interval), Part(_gated_attention, _gated_forward), Part(_delta(fused=False), _delta_forward)
+)
+QWEN3_5 = Decoder(_QWEN_MIXER, gated(), norm="rms_shifted", rotary=rotary_width(0.25), without="flash-linear-attention")
 QWEN3_5_MOE = Decoder(_QWEN_MIXER, _QWEN_MOE)
 
 TYPES = {
