@@ -26,8 +26,10 @@ class DeltaRule(Indexer):
         """
         tape = self.tape
         channels, _, taps = self.weights[f"{name}.weight"].shape
+        wide = self.cast(x, self.weights_dtype)
+        given = self._computed(wide)
         weight = self._weight("weight", channels, taps, self.weights_dtype, self.base_trains)
-        given = self._computed(x)
+        self.drop(wide)
         padded = tape.empty("convolution", x.rows + self.seat.sequences * (taps - 1), x.width, given.dtype)
 
         def backward(gradient: Tensor) -> list[Tensor | None]:
@@ -135,8 +137,10 @@ class DeltaRule(Indexer):
     def _decayed_scores(self, left: Tensor, right: Tensor, pairs: Tensor, how: Delta) -> Tensor:
         """Products of two rows of a chunk, times the decay between them."""
         tape = self.tape
-        plain = tape.like(pairs, "product")
-        tape.node(plain, [left, right], [left, right], lambda _: [tape.like(x, "gradient") for x in (left, right)])
+        sides = [self._computed(x) for x in (left, right)]
+        plain = tape.like(pairs, "product", sides[0].dtype)
+        tape.node(plain, sides, sides, lambda _: [tape.like(x, "gradient") for x in sides])
+        self.drop(*sides)
         out = self.multiply(plain, pairs)
         self.drop(plain)
         return out
@@ -181,7 +185,13 @@ class DeltaRule(Indexer):
             tape.drop(before)
             return grads
 
-        tape.node(out, given, [*given[1:], values, states], backward)
+        if seat.autocast and keeps:  # every product has copies of its own: of states and new values, two
+            kept = [tape.like(x, "copies of chunks", seat.compute_dtype) for x in (*given[1:], values, values)]
+            kept += [tape.like(states, "copies of states", seat.compute_dtype) for _ in range(2)]
+            tape.node(out, given, [*kept, states], backward)
+            self.drop(*kept)
+        else:
+            tape.node(out, given, [*given[1:], values, states], backward)
         self.drop(states, last[0])  # nobody asked for the last one
         by_row = self.copied(out)  # it lies by column, as solutions do
         self.drop(values, *parts)
