@@ -19,31 +19,6 @@ _CHUNK = 64
 class DeltaRule(Indexer):
     """`Indexer` with the gated delta rule."""
 
-    def convolved(self, name: str, x: Tensor) -> Tensor:
-        """SiLU of a causal convolution, padded on both sides; the tail is cut by a view.
-
-        Source: modeling_qwen3_5.py, causal_conv1d_fn; derivatives.yaml, convolution: it keeps its input.
-        """
-        tape = self.tape
-        channels, _, taps = self.weights[f"{name}.weight"].shape
-        wide = self.cast(x, self.weights_dtype)
-        given = self._computed(wide)
-        weight = self._weight("weight", channels, taps, self.weights_dtype, self.base_trains)
-        self.drop(wide)
-        padded = tape.empty("convolution", x.rows + self.seat.sequences * (taps - 1), x.width, given.dtype)
-
-        def backward(gradient: Tensor) -> list[Tensor | None]:
-            result = tape.like(given, "convolution gradient")
-            return [result, tape.like(weight, "gradient", kind="gradient") if weight.requires_grad else None]
-
-        tape.node(padded, [given, weight], [weight, given], backward)
-        view = Tensor(x.rows, x.width, padded.dtype, tape.hold(padded).storage)
-        tape.node(view, [padded], [], lambda gradient: [tape.like(padded, "slice gradient")])
-        active = self.activate("silu", view)
-        out = self.cast(active, x.dtype)
-        self.drop(given, weight, padded, view, active)
-        return out
-
     def decay(self, at: str, x: Tensor) -> Tensor:
         """`-exp(A_log) * softplus(a + dt_bias)` in fp32."""
         tape = self.tape

@@ -6,13 +6,17 @@ from msgspec import Struct
 
 from vramcast.models.ops import Delta, Operators, Tensor
 from vramcast.models.parts import GroupedQuery
+from vramcast.models.types.convolution import short_convolution
+from vramcast.num import Size
 
 
 class GatedDelta(Struct, frozen=True):
     """The forward of `Qwen3_5GatedDeltaNet`."""
 
     how: Delta
-    key_heads: int
+    key_heads: Size
+    taps: Size
+    activation: str
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         at, how = "linear_attn", self.how
@@ -20,7 +24,7 @@ class GatedDelta(Struct, frozen=True):
         given = ops.times(x)
         mixed, gate, b, a = (ops.linear(f"{at}.in_proj_{name}", given) for name in ("qkv", "z", "b", "a"))
         ops.scope(at)
-        active = ops.convolved(f"{at}.conv1d", mixed)
+        active = short_convolution(ops, f"{at}.conv1d", mixed, self.taps, self.activation)
         ops.drop(mixed)
         keys = self.key_heads * how.keys
         sides = ops.split(active, keys, keys, how.heads * how.values)

@@ -26,6 +26,7 @@ from vramcast.models.parts import (
     rotary_width,
     tensor,
 )
+from vramcast.models.types.convolution import short_convolution
 from vramcast.models.types.decoder import Decoder
 from vramcast.models.types.experts import Rule, moe
 from vramcast.num import Size, whole
@@ -59,8 +60,7 @@ class Mixer(Struct, frozen=True):
 
     at: str
     scan: Scan
-    padding: Size
-    """positions that the convolution adds"""
+    taps: Size
     activation: str
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
@@ -71,11 +71,8 @@ class Mixer(Struct, frozen=True):
         projected = ops.linear(f"{at}.in_proj", given)
         ops.scope(at)
         gate, mixed, step = ops.split(projected, inner, inner + shared + shared, how.heads)
-        padded = ops.convolve_steps(f"{at}.conv1d", mixed, 0 - self.padding)
-        convolved = ops.slices(padded, padded.width)[0]
-        ops.drop(mixed, padded)
-        active = ops.activate(self.activation, convolved)
-        ops.drop(convolved)
+        active = short_convolution(ops, f"{at}.conv1d", mixed, self.taps, self.activation)
+        ops.drop(mixed)
         masked = ops.times(active)
         ops.drop(active)
         values, b, c = ops.split(masked, inner, shared, shared)
@@ -148,7 +145,7 @@ def mamba2(names: Names, inner: Callable[[Fields], Size | None] = lambda c: None
         width = c.get(names.width)
         width = (inner(c) or 0) // count if width == "auto" else c.count(names.width)
         shape = Scan(count, width, c.count(names.groups), c.count(names.state), c.count(names.chunk, 256))
-        return Mixer(names.at, shape, c.count(names.conv) - 1, c.word("hidden_act", "silu"))
+        return Mixer(names.at, shape, c.count(names.conv), c.word("hidden_act", "silu"))
 
     return Part(part, forward)
 

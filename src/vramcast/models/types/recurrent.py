@@ -102,7 +102,7 @@ def _gated_forward(c: Fields, _: int) -> Forward:
 def _delta_forward(c: Fields, _: int) -> Forward:
     keys, values = c.count("linear_num_key_heads"), c.count("linear_num_value_heads")
     how = Delta(values, c.count("linear_key_head_dim"), c.count("linear_value_head_dim"), keys != values)
-    return GatedDelta(how, keys)
+    return GatedDelta(how, keys, c.count("linear_conv_kernel_dim"), c.word("hidden_act", "silu"))
 
 
 def _lightning(c: Fields, _: int) -> list[Weight]:
