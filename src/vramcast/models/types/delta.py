@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from msgspec import Struct
 
 from vramcast.models.ops import Delta, Operators, Tensor
 from vramcast.models.parts import GroupedQuery
 from vramcast.models.types.convolution import short_convolution
 from vramcast.num import Size
+
+_Projected: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]
+"""what is mixed over tokens, gate, b, a; what the layer holds to its end; what it holds until it is mixed"""
 
 
 class GatedDelta(Struct, frozen=True):
@@ -17,25 +22,44 @@ class GatedDelta(Struct, frozen=True):
     key_heads: Size
     taps: Size
     activation: str
+    fused: bool
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         at, how = "linear_attn", self.how
         ops.scope(at)
         given = ops.times(x)
-        mixed, gate, b, a = (ops.linear(f"{at}.in_proj_{name}", given) for name in ("qkv", "z", "b", "a"))
+        mixed, gate, b, a, projected, rows = self._fused(ops, given) if self.fused else self._apart(ops, given)
         ops.scope(at)
         active = short_convolution(ops, f"{at}.conv1d", mixed, self.taps, self.activation)
         ops.drop(mixed)
         keys = self.key_heads * how.keys
         sides = ops.split(active, keys, keys, how.heads * how.values)
+        ops.drop(*rows)
         beta, decay = ops.sigmoid(b), ops.decay(at, a)
         query, key, value = sides
         read = ops.delta_rule(query, key, value, decay, beta, how)
         out = ops.gated_norm(f"{at}.norm", read, gate, how)
         ops.drop(read)
-        projected = ops.linear(f"{at}.out_proj", out)
-        ops.drop(out, given, gate, b, a, active, *sides, beta, decay)
-        return projected
+        given_back = ops.linear(f"{at}.out_proj", out)
+        ops.drop(out, given, gate, b, a, active, *sides, beta, decay, *projected)
+        return given_back
+
+    def _apart(self, ops: Operators, x: Tensor) -> _Projected:
+        mixed, gate, b, a = (ops.linear(f"linear_attn.in_proj_{name}", x) for name in ("qkv", "z", "b", "a"))
+        return mixed, gate, b, a, [], []
+
+    def _fused(self, ops: Operators, x: Tensor) -> _Projected:
+        """Qwen3-Next: both projections lie by key head, so everything that is taken out of them is copied by row."""
+        how = self.how
+        both, two = (ops.linear(f"linear_attn.in_proj_{name}", x) for name in ("qkvz", "ba"))
+        ops.scope("linear_attn")
+        keys, values = self.key_heads * how.keys, how.heads * how.values
+        *sides, gate = ops.split(both, keys, keys, values, values)
+        b, a = ops.split(two, how.heads, how.heads)
+        rows = [ops.copied(side) for side in sides]
+        if how.shared:
+            gate, b, a = (ops.copied(one) for one in (gate, b, a))
+        return ops.join(*rows), gate, b, a, [both, two], rows
 
 
 class GatedQuery(GroupedQuery, frozen=True):

@@ -11,6 +11,7 @@ from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Weight, axis
 from vramcast.models.ops import Delta, Forward, Heads, Operators, Tensor
 from vramcast.models.parts import (
+    Flag,
     Part,
     Weights,
     either,
@@ -56,7 +57,7 @@ def _delta_axes(c: Fields) -> tuple[Axis, Axis, Axis]:
     return axis(keys, c.count("linear_key_head_dim")), axis(values, c.count("linear_value_head_dim")), axis(values)
 
 
-def _delta(fused: bool) -> Weights:
+def _delta(fused: bool) -> Part:
     """Qwen's gated delta net; q, k, v, z and b, a in two projections or in four."""
 
     def part(c: Fields, _: int) -> list[Weight]:
@@ -75,7 +76,7 @@ def _delta(fused: bool) -> Weights:
             *linear(f"{at}.out_proj", value, hidden(c)),
         ]
 
-    return part
+    return Part(part, lambda c, _: _delta_forward(c, fused))
 
 
 def _gated_attention(c: Fields, _: int) -> list[Weight]:
@@ -99,10 +100,10 @@ def _gated_forward(c: Fields, _: int) -> Forward:
     return GatedQuery("self_attn", "o_proj", shape, norms=names, norm="rms_shifted", partial=rotary_width(0.25)(c))
 
 
-def _delta_forward(c: Fields, _: int) -> Forward:
+def _delta_forward(c: Fields, fused: bool) -> Forward:
     keys, values = c.count("linear_num_key_heads"), c.count("linear_num_value_heads")
     how = Delta(values, c.count("linear_key_head_dim"), c.count("linear_value_head_dim"), keys != values)
-    return GatedDelta(how, keys, c.count("linear_conv_kernel_dim"), c.word("hidden_act", "silu"))
+    return GatedDelta(how, keys, c.count("linear_conv_kernel_dim"), c.word("hidden_act", "silu"), fused)
 
 
 def _lightning(c: Fields, _: int) -> list[Weight]:
@@ -220,18 +221,27 @@ _Lfm2 = partial(Decoder, norms="operator_norm ffn_norm", final="embedding_norm")
 _SHORT_CONV = Part(_short_conv, lambda c, _: ShortConvolution(hidden(c), c.count("conv_L_cache")))
 _LFM2_ATTENTION = gqa(out="out_proj", qk_norm="q_layernorm k_layernorm")
 _W = "w1 w3 w2"
-_QWEN_MOE = moe(
-    shared_part=shared(lambda c: c.count("shared_expert_intermediate_size"), "mlp.shared_expert", gate=True),
-    sparse=sparse_step,
-)
-_QWEN_MIXER = either(
-    attends(_interval), Part(_gated_attention, _gated_forward), Part(_delta(fused=False), _delta_forward)
-)
-QWEN3_5 = Decoder(_QWEN_MIXER, gated(), norm="rms_shifted", rotary=rotary_width(0.25), without="flash-linear-attention")
-QWEN3_5_MOE = Decoder(_QWEN_MIXER, _QWEN_MOE)
+
+
+def _qwen_moe(shares: Flag) -> Part:
+    return moe(
+        shared_part=shared(lambda c: c.count("shared_expert_intermediate_size"), "mlp.shared_expert", gate=True),
+        shared_first=True,
+        sparse=sparse_step,
+        scores=Scores(shares=shares, like="logits"),
+    )
+
+
+def _qwen(mlp: Weights, *, fused: bool = False) -> Decoder:
+    """Qwen's gated delta nets, with gated attention at every fourth layer."""
+    mixer = either(attends(_interval), Part(_gated_attention, _gated_forward), _delta(fused))
+    return Decoder(mixer, mlp, norm="rms_shifted", rotary=rotary_width(0.25), without="flash-linear-attention")
+
+
+QWEN3_5, QWEN3_5_MOE = _qwen(gated()), _qwen(_qwen_moe(shares=True))
 
 TYPES = {
-    "qwen3_next": Decoder(either(attends(_interval), _gated_attention, _delta(fused=True)), _QWEN_MOE),
+    "qwen3_next": _qwen(_qwen_moe("norm_topk_prob"), fused=True),
     "minimax": Decoder(
         either(attends(lambda _, layer: layer % 2 == 0), gqa(), _lightning),
         moe("num_local_experts", width="intermediate_size"),
