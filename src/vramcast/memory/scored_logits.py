@@ -35,7 +35,8 @@ class ScoredLogits(FusedHead):
             self.keep(given)
         logits = self._base("lm_head", given, arch.hidden, arch.vocab, bias=False)
         if arch.ends.logits:
-            plain, logits = logits, self.times(logits)
+            wide, plain = arch.ends.logits == "wide", logits
+            logits = self.cast(plain, "fp32", "fp32 logits") if wide else self.times(plain)
             self.drop(plain)
         mark_logits(logits)
         return self._capped(logits) if arch.ends.logits == "capped" else logits

@@ -178,6 +178,9 @@ class Sight(Struct, frozen=True, kw_only=True):
     """nothing is added to what the convolution gives: see `Ends.narrow`"""
 
 
+Logits: TypeAlias = Literal["", "scaled", "capped", "wide"]
+
+
 class Ends(Struct, frozen=True, kw_only=True):
     """What a language model computes before and behind its layers."""
 
@@ -186,8 +189,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the last norm's name; "" for none"""
     scales: Literal["", "module", "model"] = ""
     """a constant multiplies the embedding: inside its own module, or in the model's forward"""
-    logits: Literal["", "scaled", "capped"] = ""
-    """what is done to the logits: nothing, a product with a constant, or a soft cap"""
+    logits: Logits = ""
+    """what is done to the logits: nothing, a product with a constant, a soft cap, or a copy in fp32"""
     kernel: str = ""
     """the attention that the class takes where nobody says one; "": scaled_dot_product_attention's choice"""
     spans: tuple[int, ...] = (0,)

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from vramcast.models.cache.windows import window_of
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Blocks, Ends, Weight, axis
+from vramcast.models.layout import Blocks, Ends, Logits, Weight, axis
 from vramcast.models.ops import Forward, Operators, Tensor
 from vramcast.models.parts import (
     Flag,
@@ -151,16 +151,21 @@ class Layer(Struct, frozen=True):
         return out
 
 
-def _plain_logits(_: Fields) -> Literal["", "scaled", "capped"]:
+def _plain_logits(_: Fields) -> Logits:
     return ""
 
 
-def scaled_logits(_: Fields) -> Literal["", "scaled", "capped"]:
+def scaled_logits(_: Fields) -> Logits:
     """A constant multiplies them."""
     return "scaled"
 
 
-def capped_logits(c: Fields) -> Literal["", "scaled", "capped"]:
+def wide_logits(_: Fields) -> Logits:
+    """They are made fp32 by the model itself, whose product is gone then."""
+    return "wide"
+
+
+def capped_logits(c: Fields) -> Logits:
     """A soft cap, unless the config clears it."""
     return "capped" if c.get("final_logit_softcapping") is not None else ""
 
@@ -205,7 +210,7 @@ class Decoder(Struct, frozen=True):
     """constants multiply the embedding, what layers add, and the logits"""
     scales: bool = False
     """a constant multiplies the embedding, inside its module"""
-    logits: Callable[[Fields], Literal["", "scaled", "capped"]] = _plain_logits
+    logits: Callable[[Fields], Logits] = _plain_logits
     kernel: str = ""
     """the attention that the class takes where nobody says one"""
     alone: bool = False

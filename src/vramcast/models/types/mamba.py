@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Weight, axis
@@ -14,10 +14,12 @@ from vramcast.models.ops import Forward, Operators, Scan, Tensor
 from vramcast.models.parts import (
     Flag,
     Part,
+    Plain,
     Weights,
     either,
     gated,
     gqa,
+    head_width,
     hidden,
     linear,
     none,
@@ -27,8 +29,8 @@ from vramcast.models.parts import (
     tensor,
 )
 from vramcast.models.types.convolution import short_convolution
-from vramcast.models.types.decoder import Decoder
-from vramcast.models.types.experts import Rule, moe
+from vramcast.models.types.decoder import Decoder, scaled_logits, wide_logits
+from vramcast.models.types.experts import GROUPED, Router, Rule, Scores, moe
 from vramcast.num import Size, whole
 
 
@@ -50,6 +52,7 @@ class Names(Struct, frozen=True):
     """where it is another field than `bias`"""
     norm: Flag = True
     chunk: str = "mamba_chunk_size"
+    activation: str = "hidden_act"
 
 
 class Mixer(Struct, frozen=True):
@@ -81,9 +84,8 @@ class Mixer(Struct, frozen=True):
         normed = ops.norm_of_gated(f"{at}.norm", scanned, gate, whole(inner, how.groups))
         ops.drop(scanned)
         low = ops.cast(normed, x.dtype)
-        ops.drop(normed)
         out = ops.linear(f"{at}.out_proj", low)
-        ops.drop(low, values, b, c, masked, gate, step, projected)
+        ops.drop(low, normed, values, b, c, masked, gate, step, projected)
         return out
 
 
@@ -145,7 +147,7 @@ def mamba2(names: Names, inner: Callable[[Fields], Size | None] = lambda c: None
         width = c.get(names.width)
         width = (inner(c) or 0) // count if width == "auto" else c.count(names.width)
         shape = Scan(count, width, c.count(names.groups), c.count(names.state), c.count(names.chunk, 256))
-        return Mixer(names.at, shape, c.count(names.conv), c.word("hidden_act", "silu"))
+        return Mixer(names.at, shape, c.count(names.conv), c.word(names.activation, "silu"))
 
     return Part(part, forward)
 
@@ -169,21 +171,31 @@ def _attends(c: Fields, layer: int) -> bool:
     return bool(kinds) and kinds[layer] in ("attention", "full_attention")
 
 
-def _granite_experts(c: Fields, layer: int) -> list[Weight]:
-    """Routed experts, where the model has any, beside a shared MLP."""
-    middle = axis(c.count("shared_intermediate_size"))
-    found = [
-        *linear("shared_mlp.input_linear", hidden(c), middle + middle),
-        *linear("shared_mlp.output_linear", middle, hidden(c)),
-    ]
-    for name in ("num_experts_per_tok", "intermediate_size"):  # read even where there are no routed experts
+def _routes(c: Fields, _: int) -> bool:
+    """Granite: whether the model has routed experts beside its shared MLP."""
+    for name in ("num_experts_per_tok", "intermediate_size"):  # read even where there are none
         c.given(name)
-    if not c.count("num_local_experts", 0, 0):
-        return found
-    return [*found, *_GRANITE_MOE(c, layer)]
+    return bool(c.count("num_local_experts", 0, 0))
 
 
-_GRANITE_MOE = moe("num_local_experts", width="intermediate_size", at="block_sparse_moe", gate="router")
+def _turns(c: Fields, _: int = 0) -> bool:
+    return c.get("position_embedding_type") == "rope"
+
+
+_GRANITE_MLP = gated(
+    at="shared_mlp",
+    fused="input_linear",
+    names="gate up output_linear",
+    width=lambda c: axis(c.count("shared_intermediate_size")),
+)
+_GRANITE_MOE = moe(
+    "num_local_experts",
+    width="intermediate_size",
+    at="block_sparse_moe",
+    gate="router",
+    shared_part=_GRANITE_MLP,
+    scores=Scores("chosen", like="tokens"),
+)
 _NEMOTRON = {
     "M": "mamba", "E": "moe", "*": "attention", "-": "mlp", "linear_attention": "mamba", "full_attention": "attention"
 }  # fmt: skip
@@ -215,7 +227,7 @@ def _nemotron_experts(c: Fields, _: int) -> list[Weight]:
     found = [
         tensor("mixer.experts.up_proj", every, middle, width, used=used),
         tensor("mixer.experts.down_proj", every, width, middle, used=used),
-        *linear("mixer.gate", hidden(c), number),
+        *(structs.replace(weight, bare=True) for weight in linear("mixer.gate", hidden(c), number)),
         *linear("mixer.shared_experts.up_proj", hidden(c), joint, bias),
         *linear("mixer.shared_experts.down_proj", joint, hidden(c), bias),
     ]
@@ -225,11 +237,42 @@ def _nemotron_experts(c: Fields, _: int) -> list[Weight]:
     return found
 
 
-def _nemotron(c: Fields, layer: int) -> list[Weight]:
+class _LatentExperts(Struct, frozen=True):
+    """The forward of `NemotronHMoE`: routed experts in a width of their own, a shared one in the layer's."""
+
+    router: Router
+    shared: Forward
+    activation: str
+    latent: bool
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        routed = self.router(ops, x)
+        if self.latent:
+            given = ops.linear("mixer.fc1_latent_proj", x)
+            narrow = ops.experts("mixer.experts", given, routed[2], routed[1], self.activation)
+            ops.drop(given)
+            mixed = ops.linear("mixer.fc2_latent_proj", narrow)
+            ops.drop(narrow)
+        else:
+            mixed = ops.experts("mixer.experts", x, routed[2], routed[1], self.activation)
+        beside = self.shared(ops, x)
+        out = ops.add(mixed, beside)
+        ops.drop(mixed, beside, *routed)
+        return out
+
+
+def _nemotron_mixture(c: Fields, _: int) -> Forward:
+    how = structs.replace(GROUPED, shares=c.flag("norm_topk_prob"))
+    router = Router("mixer.gate", c.count("num_experts_per_tok"), how, c.count("n_group", 1))
+    activation = c.word("mlp_hidden_act", "relu2")
+    shared = Plain("mixer.shared_experts.up_proj mixer.shared_experts.down_proj", activation)
+    return _LatentExperts(router, shared, activation, bool(c.count("moe_latent_size", 0, 0)))
+
+
+def _mixer(c: Fields, layer: int) -> Part:
     """One mixer a layer: state space, attention, MLP or experts."""
     kinds = _pattern(c)
-    kind = kinds[layer] if layer < len(kinds) else ""
-    return [*norm("norm", hidden(c)), *_MIXERS.get(kind, none)(c, layer)]
+    return _MIXERS[kinds[layer]] if layer < len(kinds) and kinds[layer] in _MIXERS else none
 
 
 class _NemotronH(Decoder, frozen=True):
@@ -237,7 +280,7 @@ class _NemotronH(Decoder, frozen=True):
         return len(_pattern(c))
 
 
-_MIXERS: dict[str, Weights] = {
+_MIXERS: dict[str, Part] = {
     "mamba": mamba2(
         Names(
             at="mixer",
@@ -248,11 +291,13 @@ _MIXERS: dict[str, Weights] = {
             groups="n_groups",
             conv_bias="use_conv_bias",
             bias="use_bias",
+            chunk="chunk_size",
+            activation="mamba_hidden_act",
         )
     ),
-    "attention": gqa("attention_bias", "attention_bias", at="mixer"),
-    "mlp": plain("mixer.up_proj mixer.down_proj", "mlp_bias"),
-    "moe": _nemotron_experts,
+    "attention": gqa("attention_bias", "attention_bias", at="mixer", turns=lambda _c, _layer: False),
+    "mlp": plain("mixer.up_proj mixer.down_proj", "mlp_bias", activation="mlp_hidden_act", otherwise="relu2"),
+    "moe": Part(_nemotron_experts, _nemotron_mixture),
 }
 _MAMBA = Names(
     at="mixer",
@@ -267,6 +312,7 @@ _MAMBA = Names(
     conv_bias="use_conv_bias",
     bias="use_bias",
 )
+_KERNELS = "mamba-ssm and causal-conv1d"
 _Pure = partial(Decoder, prefix="backbone", embed="embeddings", final="norm_f", norms="norm")
 _Feed = partial(Decoder, final="final_layernorm", norms="input_layernorm pre_ff_layernorm")
 
@@ -296,10 +342,14 @@ TYPES = {
         ),
         gated("mlp_bias", at="feed_forward"),
         rotary=rotary_width(0.5),
-        without="mamba-ssm and causal-conv1d",
+        without=_KERNELS,
     ),
     "granitemoehybrid": Decoder(
-        either(_attends, gqa("attention_bias", "attention_bias"), mamba2(Names(), expanded())), _granite_experts
+        either(_attends, gqa("attention_bias", "attention_bias", turns=_turns), mamba2(Names(), expanded())),
+        either(_routes, _GRANITE_MOE, _GRANITE_MLP),
+        rotary=lambda c: head_width(c) if _turns(c) else 0,
+        multiplies=True,
+        without=_KERNELS,
     ),
     "falcon_h1": _Feed(
         gqa("attention_bias", "attention_bias"),
@@ -309,5 +359,15 @@ TYPES = {
             lambda c: c.count("mamba_d_ssm", c.count("mamba_expand") * hidden(c)),
         ),
     ),
-    "nemotron_h": _NemotronH(_nemotron, embed="embeddings", final="norm_f", norms="", tied=False),
+    "nemotron_h": _NemotronH(
+        Part(lambda c, layer: _mixer(c, layer)(c, layer), lambda c, layer: _mixer(c, layer).forward(c, layer)),
+        embed="embeddings",
+        final="norm_f",
+        norms="norm",
+        norm="rms_wide",
+        rotary=None,
+        logits=wide_logits,
+        tied=False,
+        without=_KERNELS,
+    ),
 }
