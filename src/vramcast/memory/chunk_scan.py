@@ -39,6 +39,10 @@ class ChunkScan(Compressed):
         self.drop(rows, mean)
         return out
 
+    def by_buffer(self, x: Tensor) -> Tensor:
+        """`x` times a buffer of its width, in the dtype of the weights."""
+        return self.scale(x, self.tape.parameter(1, x.width, self.weights_dtype, trains=False), "multiple")
+
     def chunk_scan(self, at: str, x: Tensor, step: Tensor, b: Tensor, c: Tensor, how: Scan) -> Tensor:
         """Outputs (tokens × heads * width, fp32) of a state space: within a chunk as attention without softmax, whose
         scores are of every two of its positions and each head; between chunks by states."""

@@ -208,8 +208,8 @@ class Decoder(Struct, frozen=True):
     """width of the tables of rotary positions"""
     multiplies: Flag = False
     """constants multiply the embedding, what layers add, and the logits"""
-    scales: bool = False
-    """a constant multiplies the embedding, inside its module"""
+    scales: Literal["", "module", "model"] = ""
+    """a constant multiplies the embedding, inside its module or behind it"""
     logits: Callable[[Fields], Logits] = _plain_logits
     kernel: str = ""
     """the attention that the class takes where nobody says one"""
@@ -281,7 +281,7 @@ class Decoder(Struct, frozen=True):
             tables_each=self.tables_each,
             learned="own" if self.own_positions else "shared" if self.positions else "",
             drops=bool(self.embeds) and bool(c.get(self.embeds)),
-            scales="module" if self.scales else "model" if c.flag(self.multiplies) and not self.scales_hidden else "",
+            scales=self.scales or ("model" if c.flag(self.multiplies) and not self.scales_hidden else ""),
             logits="scaled" if c.flag(self.multiplies) and not self.scales_hidden else self.logits(c),
             kernel=self.kernel,
             alone=self.alone,

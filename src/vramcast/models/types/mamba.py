@@ -13,6 +13,7 @@ from vramcast.models.layout import Axis, Weight, axis
 from vramcast.models.ops import Forward, Operators, Scan, Tensor
 from vramcast.models.parts import (
     Flag,
+    GroupedQuery,
     Part,
     Plain,
     Weights,
@@ -53,6 +54,8 @@ class Names(Struct, frozen=True):
     norm: Flag = True
     chunk: str = "mamba_chunk_size"
     activation: str = "hidden_act"
+    multiplies: bool = False
+    """constants multiply what the first projection is given, and all that it gives"""
 
 
 class Mixer(Struct, frozen=True):
@@ -65,14 +68,21 @@ class Mixer(Struct, frozen=True):
     scan: Scan
     taps: Size
     activation: str
+    multiplies: bool = False
 
     def __call__(self, ops: Operators, x: Tensor) -> Tensor:
         how, at = self.scan, self.at
         inner, shared = how.heads * how.width, how.groups * how.state
         ops.scope(at)
         given = ops.times(x)
+        if self.multiplies:
+            masked, given = given, ops.times(given)
+            ops.drop(masked)
         projected = ops.linear(f"{at}.in_proj", given)
         ops.scope(at)
+        if self.multiplies:
+            plain, projected = projected, ops.by_buffer(projected)
+            ops.drop(plain)
         gate, mixed, step = ops.split(projected, inner, inner + shared + shared, how.heads)
         active = short_convolution(ops, f"{at}.conv1d", mixed, self.taps, self.activation)
         ops.drop(mixed)
@@ -81,7 +91,12 @@ class Mixer(Struct, frozen=True):
         values, b, c = ops.split(masked, inner, shared, shared)
         ops.drop(given)
         scanned = ops.chunk_scan(at, values, step, b, c, how)
-        normed = ops.norm_of_gated(f"{at}.norm", scanned, gate, whole(inner, how.groups))
+        if ops.has(f"{at}.norm.weight"):
+            normed = ops.norm_of_gated(f"{at}.norm", scanned, gate, whole(inner, how.groups))
+        else:
+            opened = ops.activate("silu", gate)
+            normed = ops.multiply(scanned, opened)
+            ops.drop(opened)
         ops.drop(scanned)
         low = ops.cast(normed, x.dtype)
         out = ops.linear(f"{at}.out_proj", low)
@@ -140,14 +155,12 @@ def mamba2(names: Names, inner: Callable[[Fields], Size | None] = lambda c: None
         ]
         return [*found, *norm(f"{at}.norm", x)] if c.flag(names.norm) else found
 
-    def forward(c: Fields, _: int) -> Forward | None:
-        if not c.flag(names.norm):
-            return None
+    def forward(c: Fields, _: int) -> Forward:
         count = c.count(names.heads)
         width = c.get(names.width)
         width = (inner(c) or 0) // count if width == "auto" else c.count(names.width)
         shape = Scan(count, width, c.count(names.groups), c.count(names.state), c.count(names.chunk, 256))
-        return Mixer(names.at, shape, c.count(names.conv), c.word(names.activation, "silu"))
+        return Mixer(names.at, shape, c.count(names.conv), c.word(names.activation, "silu"), names.multiplies)
 
     return Part(part, forward)
 
@@ -275,6 +288,57 @@ def _mixer(c: Fields, layer: int) -> Part:
     return _MIXERS[kinds[layer]] if layer < len(kinds) and kinds[layer] in _MIXERS else none
 
 
+class Beside(Struct, frozen=True):
+    """The mixers of `FalconH1DecoderLayer`: a state space and attention are given the same, and constants multiply what
+    both give."""
+
+    states: Forward
+    attention: GroupedQuery
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        plain = self.states(ops, x)
+        first = ops.times(plain)
+        ops.drop(plain)
+        given = ops.times(x)
+        plain = self.attention(ops, given)
+        ops.drop(given)
+        second = ops.times(plain)
+        ops.drop(plain)
+        ops.keep(first, second)
+        return ops.add(first, second)
+
+
+def _beside(attention: Part, states: Part) -> Part:
+    def forward(c: Fields, layer: int) -> Forward | None:
+        beside, attends = states.forward(c, layer), attention.forward(c, layer)
+        assert isinstance(attends, GroupedQuery)
+        return Beside(beside, structs.replace(attends, scales="k_proj")) if beside else None
+
+    return Part(lambda c, layer: [*attention(c, layer), *states(c, layer)], forward)
+
+
+class MultipliedGated(Struct, frozen=True):
+    """The forward of `FalconH1MLP`: constants multiply the gate and the output; up comes first."""
+
+    at: str
+    activation: str
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        ops.scope(self.at)
+        up = ops.linear(f"{self.at}.up_proj", x)
+        plain = ops.linear(f"{self.at}.gate_proj", x)
+        gate = ops.times(plain)
+        ops.drop(plain)
+        active = ops.activate(self.activation, gate)
+        ops.drop(gate)
+        product = ops.multiply(up, active)
+        ops.drop(up, active)
+        down = ops.linear(f"{self.at}.down_proj", product)
+        out = ops.times(down)
+        ops.drop(down, product)
+        return out
+
+
 class _NemotronH(Decoder, frozen=True):
     def layer_count(self, c: Fields) -> int:
         return len(_pattern(c))
@@ -312,6 +376,7 @@ _MAMBA = Names(
     conv_bias="use_conv_bias",
     bias="use_bias",
 )
+_FALCON_MLP = gated("mlp_bias", at="feed_forward")
 _KERNELS = "mamba-ssm and causal-conv1d"
 _Pure = partial(Decoder, prefix="backbone", embed="embeddings", final="norm_f", norms="norm")
 _Feed = partial(Decoder, final="final_layernorm", norms="input_layernorm pre_ff_layernorm")
@@ -352,12 +417,17 @@ TYPES = {
         without=_KERNELS,
     ),
     "falcon_h1": _Feed(
-        gqa("attention_bias", "attention_bias"),
-        gated("mlp_bias", at="feed_forward"),
-        more=mamba2(
-            Names(norm="mamba_rms_norm", out_bias="projectors_bias"),
-            lambda c: c.count("mamba_d_ssm", c.count("mamba_expand") * hidden(c)),
+        _beside(
+            gqa("attention_bias", "attention_bias"),
+            mamba2(
+                Names(norm="mamba_rms_norm", out_bias="projectors_bias", multiplies=True),
+                lambda c: c.count("mamba_d_ssm", c.count("mamba_expand") * hidden(c)),
+            ),
         ),
+        Part(_FALCON_MLP, lambda c, _: MultipliedGated("feed_forward", c.word("hidden_act", "silu"))),
+        scales="model",
+        logits=scaled_logits,
+        without=_KERNELS,
     ),
     "nemotron_h": _NemotronH(
         Part(lambda c, layer: _mixer(c, layer)(c, layer), lambda c, layer: _mixer(c, layer).forward(c, layer)),
