@@ -33,7 +33,9 @@ class ScoredLogits(FusedHead):
         if arch.ends.scales_hidden:
             given = self.times(hidden)
             self.keep(given)
-        logits = self._base("lm_head", given, arch.hidden, arch.vocab, bias=False)
+        low = self.cast(given, self.weights_dtype) if arch.ends.adds_wide else self._alias(given)
+        logits = self._base("lm_head", low, arch.hidden, arch.vocab, bias=False)
+        self.drop(low)
         if arch.ends.logits:
             wide, plain = arch.ends.logits == "wide", logits
             logits = self.cast(plain, "fp32", "fp32 logits") if wide else self.times(plain)

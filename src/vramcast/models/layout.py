@@ -227,6 +227,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """packages whose kernels the class takes where they are installed: its own PyTorch is counted, in training"""
     wide: bool = False
     """hidden states between layers are fp32"""
+    adds_wide: bool = False
+    """and so is what the last norm gives; but what the embedding gives is not"""
     idle_mask: bool = False
     """the model's forward makes a mask that no layer takes"""
     masked: bool = False

@@ -9,7 +9,7 @@ from typing import Any, cast
 from msgspec import Struct, structs
 
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Axis, Weight, axis
+from vramcast.models.layout import Axis, Ends, Weight, axis
 from vramcast.models.ops import Forward, Operators, Scan, Tensor
 from vramcast.models.parts import (
     Flag,
@@ -339,6 +339,40 @@ class MultipliedGated(Struct, frozen=True):
         return out
 
 
+class WideBlock(Struct, frozen=True):
+    """The forward of `Mamba2Block`: what it is given is made fp32 before it is added to, and the sum stays so."""
+
+    mixer: Forward
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        low = ops.narrowed(x)
+        given = ops.norm("rms", "norm", low)
+        ops.drop(low)
+        wide = ops.cast(x, "fp32")
+        added = self.mixer(ops, given)
+        ops.drop(given)
+        ops.scope("residual")
+        out = ops.add(wide, added)
+        ops.drop(wide, added)
+        return out
+
+
+class _Pure(Decoder, frozen=True, kw_only=True):
+    """A model of state spaces alone."""
+
+    def layer(self, c: Fields, layer: int) -> Forward | None:
+        if not self._wide(c):
+            return super().layer(c, layer)
+        mixer = self.attention.forward(c, layer) if isinstance(self.attention, Part) else None
+        return WideBlock(mixer) if mixer else None
+
+    def ends(self, c: Fields) -> Ends:
+        return structs.replace(super().ends(c), adds_wide=self._wide(c))
+
+    def _wide(self, c: Fields) -> bool:
+        return c.flag("residual_in_fp32")
+
+
 class _NemotronH(Decoder, frozen=True):
     def layer_count(self, c: Fields) -> int:
         return len(_pattern(c))
@@ -375,16 +409,26 @@ _MAMBA = Names(
     groups="n_groups",
     conv_bias="use_conv_bias",
     bias="use_bias",
+    chunk="chunk_size",
 )
 _FALCON_MLP = gated("mlp_bias", at="feed_forward")
 _KERNELS = "mamba-ssm and causal-conv1d"
-_Pure = partial(Decoder, prefix="backbone", embed="embeddings", final="norm_f", norms="norm")
+_Alone = partial(
+    _Pure,
+    prefix="backbone",
+    embed="embeddings",
+    final="norm_f",
+    norms="norm",
+    rotary=None,
+    logits=wide_logits,
+    without=_KERNELS,
+)
 _Feed = partial(Decoder, final="final_layernorm", norms="input_layernorm pre_ff_layernorm")
 
 TYPES = {
-    "mamba": _Pure(mamba1(_MAMBA)),
-    "falcon_mamba": _Pure(mamba1(_MAMBA)),
-    "mamba2": _Pure(mamba2(_MAMBA, expanded("expand")).weights),  # its residual stream in fp32 is not written yet
+    "mamba": _Alone(mamba1(_MAMBA)),
+    "falcon_mamba": _Alone(mamba1(_MAMBA)),
+    "mamba2": _Alone(mamba2(_MAMBA, expanded("expand"))),
     "jamba": _Feed(
         either(
             _period("attn_layer_period", "attn_layer_offset"),
