@@ -160,10 +160,9 @@ class DeltaRule(Indexer):
             tape.drop(before)
             return grads
 
-        if seat.autocast and keeps:  # every product has copies of its own: of states and new values, two
-            kept = [tape.like(x, "copies of chunks", seat.compute_dtype) for x in (*given[1:], values, values)]
-            kept += [tape.like(states, "copies of states", seat.compute_dtype) for _ in range(2)]
-            tape.node(out, given, [*kept, states], backward)
+        if seat.autocast and keeps:
+            kept = self._copies_of_chunks([*given[1:], values], states, state)
+            tape.node(out, given, kept, backward)
             self.drop(*kept)
         else:
             tape.node(out, given, [*given[1:], values, states], backward)
@@ -171,6 +170,17 @@ class DeltaRule(Indexer):
         by_row = self.copied(out)  # it lies by column, as solutions do
         self.drop(values, *parts)
         return by_row
+
+    def _copies_of_chunks(self, given: list[Tensor], states: Tensor, state: Size) -> list[Tensor]:
+        """What the products of all chunks keep under autocast: each has copies of its own, of states and new values
+        two. The last state is never asked for, so nothing is kept for what makes it."""
+        tape, low, one = self.tape, self.seat.compute_dtype, self.seat.sequences * _CHUNK
+        before = tape.empty("states before the last", states.rows - state, states.width, "fp32")
+        known, query, within, key, values = given
+        every = (known, query, within, values, states, states)
+        kept = [tape.like(x, "copies of chunks", low) for x in every]
+        kept += [tape.empty("copies for states", x.rows - one, x.width, low) for x in (key, values)]
+        return [before, *kept]
 
     def gated_norm(self, name: str, x: Tensor, gate: Tensor, how: Delta) -> Tensor:
         """A root-mean-square norm of every head, times SiLU of a gate in fp32: Qwen3_5RMSNormGated."""

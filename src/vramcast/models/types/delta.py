@@ -11,6 +11,44 @@ from vramcast.models.parts import GroupedQuery
 from vramcast.models.types.convolution import short_convolution
 from vramcast.num import Size
 
+class OlmoDelta(Struct, frozen=True):
+    """The forward of `OlmoHybridGatedDeltaNet`: three projections in one tensor; gates are made where they are used."""
+
+    how: Delta
+    taps: Size
+    doubles: bool
+    """beta is up to two"""
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        at, how = "linear_attn", self.how
+        ops.scope(at)
+        given = ops.times(x)
+        parts = [ops.linear(f"{at}.{name}_proj", given) for name in ("q", "k", "v")]
+        widths = [part.width for part in parts]
+        mixed = ops.join(*parts)
+        ops.drop(*parts)
+        active = short_convolution(ops, f"{at}.conv1d", mixed, self.taps, "silu")
+        ops.drop(mixed)
+        sides = ops.split(active, *widths)
+        logit = ops.linear(f"{at}.b_proj", given)
+        beta = ops.sigmoid(logit)
+        ops.drop(logit)
+        if self.doubles:
+            plain, beta = beta, ops.times(beta)
+            ops.drop(plain)
+        logit = ops.linear(f"{at}.a_proj", given)
+        decay = ops.decay(at, logit)
+        ops.drop(logit)
+        query, key, value = sides
+        read = ops.delta_rule(query, key, value, decay, beta, how)
+        gate = ops.linear(f"{at}.g_proj", given)
+        out = ops.gated_norm(f"{at}.o_norm", read, gate, how)
+        ops.drop(read)
+        projected = ops.linear(f"{at}.o_proj", out)
+        ops.drop(out, given, gate, active, *sides, beta, decay)
+        return projected
+
+
 _Projected: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]
 """what is mixed over tokens, gate, b, a; what the layer holds to its end; what it holds until it is mixed"""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Weight, axis
@@ -17,20 +18,23 @@ from vramcast.models.parts import (
     either,
     gated,
     gqa,
+    head_width,
     heads,
     hidden,
     linear,
+    none,
     norm,
     rotary_width,
     tensor,
 )
-from vramcast.models.types.decoder import Decoder
-from vramcast.models.types.delta import GatedDelta, GatedQuery
+from vramcast.models.types.decoder import PRE_NORM, Decoder
+from vramcast.models.types.delta import GatedDelta, GatedQuery, OlmoDelta
 from vramcast.models.types.experts import Rule, Scores, first_dense, listed, moe, shared, sparse_step, times
 from vramcast.models.types.mla import mla
 from vramcast.num import Size
 
 _QK = "q_norm k_norm"
+_FLA = "flash-linear-attention"
 
 
 def attends(otherwise: Callable[[Fields, int], bool]) -> Rule:
@@ -100,9 +104,14 @@ def _gated_forward(c: Fields, _: int) -> Forward:
     return GatedQuery("self_attn", "o_proj", shape, norms=names, norm="rms_shifted", partial=rotary_width(0.25)(c))
 
 
-def _delta_forward(c: Fields, fused: bool) -> Forward:
+def _delta_shape(c: Fields) -> tuple[Delta, Size]:
+    """(shape, number of key heads)"""
     keys, values = c.count("linear_num_key_heads"), c.count("linear_num_value_heads")
-    how = Delta(values, c.count("linear_key_head_dim"), c.count("linear_value_head_dim"), keys != values)
+    return Delta(values, c.count("linear_key_head_dim"), c.count("linear_value_head_dim"), keys != values), keys
+
+
+def _delta_forward(c: Fields, fused: bool) -> Forward:
+    how, keys = _delta_shape(c)
     return GatedDelta(how, keys, c.count("linear_conv_kernel_dim"), c.word("hidden_act", "silu"), fused)
 
 
@@ -136,6 +145,32 @@ def _olmo_norms(c: Fields, layer: int) -> list[Weight]:
     """Pre-norm around linear attention, post-norm around full attention."""
     own = "post_feedforward_layernorm" if _olmo_attends(c, layer) else "input_layernorm"
     return [*norm(own, hidden(c)), *norm("post_attention_layernorm", hidden(c))]
+
+
+_OLMO = "rms_wide"
+
+
+def _olmo_forward(c: Fields, _: int) -> Forward:
+    how, _keys = _delta_shape(c)
+    return OlmoDelta(how, c.count("linear_conv_kernel_dim"), c.flag("linear_allow_neg_eigval"))
+
+
+def _olmo_turns(c: Fields, _: int = 0) -> bool:
+    """Released checkpoints have no positions: their `rope_parameters` say no base."""
+    found: Any = c.get("rope_parameters")
+    return isinstance(found, dict) and cast("dict[str, Any]", found).get("rope_theta") is not None
+
+
+class _OlmoHybrid(Decoder, frozen=True):
+    """Norms stand before the parts of a layer of linear attention, and behind those of others."""
+
+    def layer(self, c: Fields, layer: int) -> Forward | None:
+        full = _olmo_attends(c, layer)
+        names = "post_attention_layernorm post_feedforward_layernorm" if full else PRE_NORM
+        return structs.replace(self, more=none, norms=names, order="post" if full else "pre").plain_layer(c, layer)
+
+    def plain_layer(self, c: Fields, layer: int) -> Forward | None:
+        return super().layer(c, layer)
 
 
 _olmo_attends = attends(lambda _, layer: layer % 4 == 3)
@@ -235,7 +270,7 @@ def _qwen_moe(shares: Flag) -> Part:
 def _qwen(mlp: Weights, *, fused: bool = False) -> Decoder:
     """Qwen's gated delta nets, with gated attention at every fourth layer."""
     mixer = either(attends(_interval), Part(_gated_attention, _gated_forward), _delta(fused))
-    return Decoder(mixer, mlp, norm="rms_shifted", rotary=rotary_width(0.25), without="flash-linear-attention")
+    return Decoder(mixer, mlp, norm="rms_shifted", rotary=rotary_width(0.25), without=_FLA)
 
 
 QWEN3_5, QWEN3_5_MOE = _qwen(gated()), _qwen(_qwen_moe(shares=True))
@@ -246,11 +281,27 @@ TYPES = {
         either(attends(lambda _, layer: layer % 2 == 0), gqa(), _lightning),
         moe("num_local_experts", width="intermediate_size"),
     ),
-    "olmo_hybrid": Decoder(
-        either(_olmo_attends, gqa("attention_bias", "attention_bias", qk_norm=_QK, norm_width="all"), _olmo_delta),
+    "olmo_hybrid": _OlmoHybrid(
+        either(
+            _olmo_attends,
+            gqa(
+                "attention_bias",
+                "attention_bias",
+                qk_norm=_QK,
+                norm_width="all",
+                norm_kind=_OLMO,
+                turns=_olmo_turns,
+                rotation="wide",
+            ),
+            Part(_olmo_delta, _olmo_forward),
+        ),
         gated(),
         norms="",
         more=_olmo_norms,
+        norm=_OLMO,
+        rotary=lambda c: head_width(c) if _olmo_turns(c) else 0,
+        wide_tables=True,
+        without=_FLA,
     ),
     "kimi_linear": Decoder(
         either(attends(_kimi_full), mla, _kimi_delta),
