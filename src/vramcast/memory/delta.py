@@ -56,7 +56,7 @@ class DeltaRule(Indexer):
         mask = tape.empty("upper triangle", _CHUNK, _CHUNK, "bool")
         total = self.pointwise(g, "summed decay", saves=False)
         pairs = self._pairs(total, how, mask)
-        system, within = self._decayed_scores(k_beta, k, pairs, how), self._decayed_scores(q, k, pairs, how)
+        system, within = (self._decayed_scores(one, k, pairs, turned=dtype == "fp32") for one in (k_beta, q))
         grown = self.pointwise(total, "exp", saves=True)
         decayed = self.scale(k_beta, grown, "decayed keys")
         new, known = self._solved(system, v_beta), self._solved(system, decayed)
@@ -109,16 +109,26 @@ class DeltaRule(Indexer):
         self.drop(filled)
         return out
 
-    def _decayed_scores(self, left: Tensor, right: Tensor, pairs: Tensor, how: Delta) -> Tensor:
-        """Products of two rows of a chunk, times the decay between them."""
+    def _decayed_scores(self, left: Tensor, right: Tensor, pairs: Tensor, *, turned: bool) -> Tensor:
+        """Products of two rows of a chunk, times the decay between them. What was fp32 from the beginning lies as it
+        was projected (`turned`), unless the last chunk was filled up: the product has copies of it.
+
+        Source: aten/src/ATen/native/TensorConversions.cpp, to_will_alias; PadNd.cpp, constant_pad_nd: `clone`.
+        """
         tape = self.tape
         sides = [self._computed(x) for x in (left, right)]
+        copies = [tape.empty("copy", x.rows * self._whole_chunks_only(), x.width, "fp32") for x in sides if turned]
         plain = tape.like(pairs, "product", sides[0].dtype)
-        tape.node(plain, sides, sides, lambda _: [tape.like(x, "gradient") for x in sides])
-        self.drop(*sides)
+        tape.node(plain, sides, [*sides, *copies], lambda _: [tape.like(x, "gradient") for x in sides])
+        self.drop(*sides, *copies)
         out = self.multiply(plain, pairs)
         self.drop(plain)
         return out
+
+    def _whole_chunks_only(self) -> Size:
+        """1 where a sequence is whole chunks, else 0."""
+        missing = up_to(self.seat.seq_len, _CHUNK) - self.seat.seq_len
+        return 1 - whole(missing + _CHUNK - 1, _CHUNK)
 
     def _solved(self, system: Tensor, x: Tensor) -> Tensor:
         """`solve_triangular` keeps the matrix and what it gives: linalg_solve_triangular_backward."""
