@@ -11,6 +11,7 @@ from vramcast.models.parts import GroupedQuery
 from vramcast.models.types.convolution import short_convolution
 from vramcast.num import Size
 
+
 class OlmoDelta(Struct, frozen=True):
     """The forward of `OlmoHybridGatedDeltaNet`: three projections in one tensor; gates are made where they are used."""
 

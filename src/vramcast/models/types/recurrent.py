@@ -258,7 +258,7 @@ _LFM2_ATTENTION = gqa(out="out_proj", qk_norm="q_layernorm k_layernorm")
 _W = "w1 w3 w2"
 
 
-def _qwen_moe(shares: Flag) -> Part:
+def _qwen_moe(shares: Flag) -> Weights:
     return moe(
         shared_part=shared(lambda c: c.count("shared_expert_intermediate_size"), "mlp.shared_expert", gate=True),
         shared_first=True,
