@@ -15,6 +15,7 @@ from vramcast.memory.head import Model
 from vramcast.memory.tape import Tape, Tensor
 from vramcast.models.arch import build_arch
 from vramcast.models.ops import Delta, Scan
+from vramcast.models.parts import tensor
 
 SEQUENCES, LENGTH = 2, 100
 CHUNK = 64
@@ -94,3 +95,23 @@ def test_kernels_that_are_not_counted_are_an_assumption_where_the_class_runs(nam
     assert "not installed" not in [one.value for one in forecast(said(served), cards=False).assumptions]
     with pytest.raises(Refused, match="where the model generates"):
         forecast(said({**served, "engine.kind": "hf"}), cards=False)
+
+
+def test_a_state_of_every_token_is_kept_in_fp32_and_as_it_is_read() -> None:
+    ops = _model()
+    channels = HEADS * WIDTH
+    ops.weights["mixer.dt_proj.bias"] = tensor("mixer.dt_proj.bias", channels)
+    x, step, gate = (_given(ops, channels) for _ in range(3))
+    b, c = _given(ops, STATE), _given(ops, STATE)
+    out = ops.token_scan("mixer", x, step, b, c, gate, STATE)
+    assert (out.rows, out.width, out.dtype) == (SEQUENCES * LENGTH, channels, "fp32")
+    every = SEQUENCES * LENGTH * channels * STATE
+    assert [*_sizes(ops, ".exp"), *_sizes(ops, "writes"), *_sizes(ops, ".states")] == [every * 4] * 3
+    assert _sizes(ops, "states as they are read") == [every * 2]
+
+
+def test_mamba_does_not_run_with_packed_weights() -> None:
+    packed = {"algorithm": "sft", "tuning": "qlora", "lora.targets": ["in_proj"]}
+    job = {**CARD, **packed, "model": "state-spaces/mamba-2.8b-hf"}
+    with pytest.raises(Refused, match="does not run with packed weights"):
+        forecast(said(job), cards=False)

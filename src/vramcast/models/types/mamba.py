@@ -287,13 +287,13 @@ _Feed = partial(Decoder, final="final_layernorm", norms="input_layernorm pre_ff_
 
 TYPES = {
     "mamba": _Alone(mamba1(_MAMBA)),
-    "falcon_mamba": _Alone(mamba1(_MAMBA)),
+    "falcon_mamba": _Alone(mamba1(_MAMBA, "l2")),
     "mamba2": _Alone(mamba2(_MAMBA, expanded("expand"))),
     "jamba": _Feed(
         either(
             _period("attn_layer_period", "attn_layer_offset"),
-            gqa(),
-            mamba1(Names(), inner_norms=True),
+            gqa(turns=lambda _c, _layer: False),
+            mamba1(Names(), "rms"),
         ),
         moe(
             width="intermediate_size",
@@ -301,7 +301,10 @@ TYPES = {
             gate="router",
             sparse=_period("expert_layer_period", "expert_layer_offset"),
             dense=gated(at="feed_forward"),
+            scores=Scores(like="tokens"),
         ),
+        rotary=None,
+        without=_KERNELS,
     ),
     "bamba": _Feed(
         either(

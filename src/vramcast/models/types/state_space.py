@@ -9,7 +9,7 @@ from msgspec import Struct
 from vramcast.models.fields import Fields
 from vramcast.models.layout import Axis, Weight, axis
 from vramcast.models.ops import Forward, Operators, Scan, Tensor
-from vramcast.models.parts import Flag, Part, Weights, hidden, linear, norm, tensor
+from vramcast.models.parts import Flag, Part, hidden, linear, norm, tensor
 from vramcast.models.types.convolution import short_convolution
 from vramcast.num import Size, whole
 
@@ -83,8 +83,52 @@ class Mixer(Struct, frozen=True):
         return out
 
 
-def mamba1(names: Names, inner_norms: bool = False) -> Weights:
-    """Selective state space: in, convolution, x and dt projections, out."""
+class TokenMixer(Struct, frozen=True):
+    """The forward of `MambaMixer`, `FalconMambaMixer` and `JambaMambaMixer` where mamba-ssm, causal-conv1d and mambapy
+    are not installed."""
+
+    at: str
+    inner: Size
+    rank: Size
+    state: Size
+    taps: Size
+    activation: str
+    norm: str
+    """the kind of the norms of what is selected"""
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        at = self.at
+        ops.scope(at)
+        given = ops.times(x)
+        projected = ops.linear(f"{at}.in_proj", given)
+        ops.scope(at)
+        mixed, gate = ops.split(projected, self.inner, self.inner)
+        active = short_convolution(ops, f"{at}.conv1d", mixed, self.taps, self.activation)
+        ops.drop(mixed)
+        masked = ops.times(active)
+        ops.drop(active)
+        rows = ops.copied(ops.cast(masked, masked.dtype))  # it lies by channel
+        selected = ops.linear(f"{at}.x_proj", rows)
+        ops.drop(rows)
+        sides = ops.split(selected, self.rank, self.state, self.state)
+        ops.drop(selected)
+        if self.norm:
+            plain, sides = sides, tuple([ops.norm(self.norm, f"{at}.{name}_layernorm", one)
+                                         for name, one in zip(("dt", "b", "c"), sides, strict=True)])  # fmt: skip
+            ops.drop(*plain)
+        step, b, c = sides
+        lengths = ops.step_lengths(f"{at}.dt_proj", step, unpacks=bool(self.norm))
+        ops.drop(step)
+        scanned = ops.token_scan(at, masked, lengths, b, c, gate, self.state)
+        rows = ops.copied(ops.cast(scanned, x.dtype))
+        out = ops.linear(f"{at}.out_proj", rows)
+        ops.drop(rows, scanned, lengths, b, c, masked, gate, projected, given)
+        return out
+
+
+def mamba1(names: Names, inner_norm: str = "") -> Part:
+    """Selective state space: in, convolution, x and dt projections, out. `inner_norm`: the kind of the norms of what is
+    selected; "l2" has no weights."""
 
     def part(c: Fields, _: int) -> list[Weight]:
         inner = axis(c.count(names.inner, c.count(names.expand) * hidden(c)))
@@ -100,10 +144,16 @@ def mamba1(names: Names, inner_norms: bool = False) -> Weights:
             *linear(f"{at}.dt_proj", rank, inner, True),
             *linear(f"{at}.out_proj", inner, hidden(c), bias),
         ]
-        sizes = {"dt": rank, "b": state, "c": state} if inner_norms else {}
+        sizes = {"dt": rank, "b": state, "c": state} if inner_norm == "rms" else {}
         return [*found, *(one for key, size in sizes.items() for one in norm(f"{at}.{key}_layernorm", size))]
 
-    return part
+    def forward(c: Fields, _: int) -> Forward:
+        inner = c.count(names.inner, c.count(names.expand) * hidden(c))
+        rank = -(-hidden(c) // 16) if c.get(names.rank) == "auto" else c.count(names.rank)
+        activation = c.word(names.activation, "silu")
+        return TokenMixer(names.at, inner, rank, c.count(names.state), c.count(names.conv), activation, inner_norm)
+
+    return Part(part, forward)
 
 
 def _conv(name: str, channels: Axis, kernel: Size, bias: bool) -> list[Weight]:
