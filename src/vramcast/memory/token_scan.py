@@ -22,8 +22,8 @@ class TokenScan(ChunkScan):
         """
         if self.packing_for(at) and not unpacks:
             raise refuse(
-                f"{self.seat.arch.model_type} does not run with packed weights: its class multiplies with the weight of "
-                "dt_proj itself",
+                f"{self.seat.arch.model_type} does not run with packed weights: its class multiplies with "
+                "the weight of dt_proj itself",
                 help="tuning = lora",
             )
         if self.packing_for(at):  # Falcon Mamba and Jamba: the layer itself, and its bias taken off again
