@@ -62,6 +62,9 @@ def test_there_are_fifty() -> None:
 def test_one_answer(name: str) -> None:
     base = {"model": name, "weights_dtype": "bf16"}
     length = 1000
+    row = model_config(name)
+    if build_arch(row.id, row.config, row.where).ends.without:
+        pytest.skip("forecast in training only: where it generates it refuses")
     whole = explained({**base, "seq_len": length})
     generated = phases({**base, "algorithm": "inference", "micro_batch": 3, "prompt_len": 10, "seq_len": length})
     assert term(generated, "weights", "decode") == whole.bytes

@@ -50,7 +50,7 @@ _DROPPED = re.compile(
 """fields that say nothing about a training step of a small model"""
 _DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _OWN: dict[str, Config] = {
-    "falcon_h1": {"mamba_n_heads": 8},
+    "falcon_h1": {"mamba_n_heads": 8, "mamba_chunk_size": 64},  # shorter than a sequence
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "jamba": {"attn_layer_period": 4, "attn_layer_offset": 2},
     "bamba": {"attn_layer_indices": [1, 3]},

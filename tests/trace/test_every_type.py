@@ -18,12 +18,13 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 MOST = 40
 """cases that a run of this test draws"""
 COMPARED = """
-    apertus arcee cohere cohere2 deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone exaone4
-    flex_olmo gemma gemma2 gemma3 gemma3_text gemma4 glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_bigcode
-    gpt_neox gpt_oss gptj granite granitemoe helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 internlm3 iquestcoder
-    jais2 llama llava mimo_v2_flash minicpm3 minimax_m2 mistral mistral3 mixtral mllama olmo olmo2 olmo3 olmoe opt
-    phi phi3 phimoe qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_vl qwen3_vl_moe seed_oss smollm3
-    stablelm starcoder2 zaya falcon bloom mpt gpt_neo
+    apertus arcee bamba bloom cohere cohere2 deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone
+    exaone4 falcon falcon_h1 falcon_mamba flex_olmo gemma gemma2 gemma3 gemma3_text gemma4 glm glm4 glm4_moe
+    glm4_moe_lite glm_moe_dsa gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj granite granitemoe granitemoehybrid
+    helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 internlm3 iquestcoder jais2 jamba lfm2 lfm2_moe llama llava mamba
+    mamba2 mimo_v2_flash minicpm3 minimax_m2 mistral mistral3 mixtral mllama mpt nemotron_h olmo olmo2 olmo3
+    olmo_hybrid olmoe opt phi phi3 phimoe qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe qwen3_moe
+    qwen3_next qwen3_vl qwen3_vl_moe seed_oss smollm3 stablelm starcoder2 zaya
 """.split()
 """types that forecast and have a class: within 1 % in every mode that is no exception"""
 _LAYER_INPUTS = (
@@ -31,6 +32,10 @@ _LAYER_INPUTS = (
 )
 EXCEPTIONS = {
     **{("gemma4", mode): _LAYER_INPUTS for mode in MODES if mode != "lora"},
+    **dict.fromkeys(
+        [("jamba", "lora"), ("jamba", "lora, recompute")],
+        "adapters on dt_proj, which is read and never run, get no gradients: few bytes, but of a small model",
+    ),
     ("zaya", "lora, recompute"): "the first block's input is alive while the embedding's gradient is made",
 }
 """(type, mode) that is off by more, and the cause"""

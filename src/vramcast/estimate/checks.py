@@ -44,6 +44,11 @@ def _check_attention(
 ) -> set[str]:
     """Eager attention where it is not modelled, or another where the model's class has none."""
     runs = settings.engine_kind == "hf" and generates(settings)
+    if arch.ends.without and runs:
+        mistakes.add(
+            f"{arch.model_type} is modelled in training, and not yet where the model generates",
+            **{"from": origin("algorithm"), "allowed": "sft"},
+        )
     if settings.attention == "eager" and runs and arch.ends.kernel != "eager":
         mistakes.add(
             "attention = eager is modelled in training, and not yet where the model generates",

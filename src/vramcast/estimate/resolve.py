@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from vramcast.algorithms import algorithm_of
+from vramcast.algorithms import algorithm_of, learns
 from vramcast.catalog.frameworks import defaults, parse_framework, recipe, usual_framework
 from vramcast.catalog.gpus import Gpu, find_gpu, typical_gpu
 from vramcast.catalog.models import ModelRow, model_config
@@ -113,7 +113,11 @@ def resolve(said: Understanding, also: Also = NOTHING_MORE, *, programs: bool = 
         sdpa=sdpa,
         recipe=behaviour,
         framework=name,
-        assumptions=[*_stands_for(model.row), *_assumptions(asked, filled, settings, behaviour)],
+        assumptions=[
+            *_stands_for(model.row),
+            *_without(model.arch, settings),
+            *_assumptions(asked, filled, settings, behaviour),
+        ],
         unread=[UnreadKey(item.key, item.where) for item in said.unread],
         ignored=_ignored(said),
         warnings=[*said.warnings, *warnings, *what_was_measured(model.arch)],
@@ -256,6 +260,13 @@ def _assumptions(
         and values[path] is not None
         and not absent(path, settings, alone=behaviour.fsdp_alone)
     ]
+
+
+def _without(arch: Arch, settings: Settings) -> list[Assumption]:
+    """That packages whose kernels the class would take are not installed, where the class runs at all."""
+    names = arch.ends.without if learns(settings) else ""
+    why = "the class's own PyTorch is counted, which needs more than kernels"
+    return [Assumption(names, "not installed", why)] if names else []
 
 
 def _stands_for(row: ModelRow) -> list[Assumption]:

@@ -5,13 +5,13 @@ Source: transformers/models/zaya/modeling_zaya.py, ZayaCCAProjection, ZayaQKNorm
 
 from __future__ import annotations
 
-from vramcast.memory.indexer import Indexer
+from vramcast.memory.delta import DeltaRule
 from vramcast.memory.tape import Tensor
 from vramcast.num import Size
 
 
-class Compressed(Indexer):
-    """`Indexer` with what that attention is made of."""
+class Compressed(DeltaRule):
+    """`DeltaRule` with what that attention is made of."""
 
     def learned(self, name: str, x: Tensor, operator: str) -> Tensor:
         """`x` times a learned vector, or plus one. A product keeps x; a vector's gradient is summed over the rows."""
@@ -29,19 +29,6 @@ class Compressed(Indexer):
     def narrowed(self, x: Tensor) -> Tensor:
         """In the dtype of the weights."""
         return self.cast(x, self.weights_dtype, "narrowed")
-
-    def spread(self, x: Tensor, width: Size) -> Tensor:
-        """Key heads copied for every query head; gradients are summed and copied into rows."""
-        tape = self.tape
-        out = tape.empty("spread keys", x.rows, width, x.dtype)
-
-        def backward(gradient: Tensor) -> list[Tensor | None]:
-            summed = tape.like(x, "summed gradient")
-            rows = tape.like(x, "gradient by row")
-            tape.drop(summed)
-            return [rows]
-
-        return tape.node(out, [x], [], backward)
 
     def group_mean(self, x: Tensor, width: Size) -> Tensor:
         """The mean of the query heads that share a key; the gradient is divided, then copied."""
@@ -62,12 +49,13 @@ class Compressed(Indexer):
         return self.tape.node(out, [x], [], lambda gradient: [self.tape.like(x, "unpadded gradient")])
 
     def convolve_steps(self, name: str, x: Tensor, steps: Size) -> Tensor:
-        """A convolution along every sequence, which gets `steps` shorter. One backward makes all gradients, so it keeps
-        its input whatever learns (derivatives.yaml, convolution)."""
+        """A convolution along every sequence, which gets `steps` shorter, or longer where it is padded. One backward
+        makes all gradients, so it keeps its input whatever learns (derivatives.yaml, convolution)."""
         tape = self.tape
         channels, each, taps = self.weights[f"{name}.weight"].shape
         sizes = (("weight", channels, each * taps), ("bias", 1, channels))
-        learned = [self._weight(*one, self.weights_dtype, self.base_trains) for one in sizes]
+        own = [one for one in sizes if self.has(f"{name}.{one[0]}")]
+        learned = [self._weight(*one, self.weights_dtype, self.base_trains) for one in own]
         given = self._computed(x)
         out = tape.empty("convolution", x.rows - self.seat.sequences * steps, x.width, given.dtype)
 
@@ -79,6 +67,12 @@ class Compressed(Indexer):
         tape.node(out, [given, *learned], [learned[0], given], backward)
         self.drop(given, *learned)
         return out
+
+    def cut(self, x: Tensor, steps: Size) -> Tensor:
+        """A view without the last `steps` positions of every sequence; its gradient is a tensor of the whole."""
+        tape = self.tape
+        out = Tensor(x.rows - self.seat.sequences * steps, x.width, x.dtype, tape.hold(x).storage)
+        return tape.node(out, [x], [], lambda gradient: [tape.like(x, "slice gradient")])
 
     def delayed(self, x: Tensor) -> Tensor:
         """Every row from the token before."""

@@ -29,7 +29,8 @@ class Experts(Routers):
         """Rows in the order of experts, two grouped products, rows in the order of tokens, their sum. Python holds
         most of it until the function is through."""
         tape, rows = self.tape, x.rows * places.width
-        factors = {name: self._factors(name) for name in (f"{at}.down_proj", f"{at}.gate_up_proj")}
+        up = self._first(at)
+        factors = {name: self._factors(name) for name in (f"{at}.down_proj", up)}
         ids, order = (tape.empty(name, rows, 1, "int64") for name in ("sorted experts", "order"))
         tokens = tape.empty("tokens of the rows", rows, 1, "int64")
         given = self._rows(x, tokens, rows)
@@ -38,10 +39,10 @@ class Experts(Routers):
         weight = self._rows(flat, order, rows)
         counted = tape.empty("experts to count", rows, 1, "fp32")
         ends = tape.empty("ends of the experts", self.weights[f"{at}.down_proj"].shape[0], 1, "fp32")
-        first, second = (self._stacked(f"{at}.{name}") for name in ("gate_up_proj", "down_proj"))
-        first = self._merged(first, factors[f"{at}.gate_up_proj"])
-        middle, biases = self._projected(f"{at}.gate_up_proj", first, given, ends, ids, [])
-        mixed = self._gate(activation, middle)
+        first, second = self._stacked(up), self._stacked(f"{at}.down_proj")
+        first = self._merged(first, factors[up])
+        middle, biases = self._projected(up, first, given, ends, ids, [])
+        mixed = self._activated(at, activation, middle)
         self.drop(middle)
         second = self._merged(second, factors[f"{at}.down_proj"])
         down, biases = self._projected(f"{at}.down_proj", second, mixed, ends, ids, biases)
@@ -144,6 +145,14 @@ class Experts(Routers):
         gradient = "bias gradient"
         return self.tape.node(out, [bias], [ids], lambda _: [self.tape.like(bias, gradient, kind="gradient")])
 
+    def _first(self, at: str) -> str:
+        """The parameter of the first product: gate and up in one, or up alone (Nemotron H)."""
+        both = f"{at}.gate_up_proj"
+        return both if self.has(both) else f"{at}.up_proj"
+
+    def _activated(self, at: str, activation: str, x: Tensor) -> Tensor:
+        return self._gate(activation, x) if self.has(f"{at}.gate_up_proj") else self.activate(activation, x)
+
     def _gate(self, activation: str, x: Tensor) -> Tensor:
         """activation(gate) × up, both halves of one projection."""
         if activation == "clamped":
@@ -235,10 +244,10 @@ class Experts(Routers):
         """Every row has a copy of its expert's matrices: the second one is made while the first is still there."""
         tape, rows, dtype = self.tape, x.rows * places.width, self.weights_dtype
         given = tape.empty("rows", rows, x.width, x.dtype)
-        names = [f"{at}.{name}" for name in ("gate_up_proj", "down_proj")]
+        names = [self._first(at), f"{at}.down_proj"]
         copies = [self._copies(name, rows) for name in names[:1]]
         middle = tape.empty("product", rows, self._outputs(names[0]), dtype)
-        mixed = self._gate(activation, middle)
+        mixed = self._activated(at, activation, middle)
         self.drop(middle)
         copies.append(self._copies(names[1], rows))
         self.drop(*copies.pop(0))

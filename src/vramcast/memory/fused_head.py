@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from vramcast.memory.compressed import Compressed
 from vramcast.memory.tape import Tensor
+from vramcast.memory.token_scan import TokenScan
 from vramcast.memory.tower_operators import TowerOperators
 from vramcast.num import Size, at_most, up_to
 
 
-class FusedHead(Compressed, TowerOperators):
-    """`Compressed` and `TowerOperators` with fused heads."""
+class FusedHead(TokenScan, TowerOperators):
+    """`TokenScan` and `TowerOperators` with fused heads."""
 
     def fused_loss(self, hidden: Tensor) -> Tensor:
         """A head that never has the whole matrix of logits, as the framework's is made."""

@@ -25,11 +25,11 @@ _MOST = 512
 _SIGNS = {operator.add: "+", operator.sub: "-", operator.mul: "*"}
 
 Plan = Callable[[Seat], Any]
-_plans: dict[tuple[Any, ...], tuple[Arch, Plan]] = {}
+_plans: dict[tuple[Any, ...], _Planned] = {}
 
 
 def planned(seat: Seat, what: str, make: Callable[[Seat], Passes]) -> Passes:
-    """`make(seat)`, by the plan of the seat's modes: made at the first seat that has them.
+    """`make(seat)`, by the plan of the seat's modes: made when they come with second sizes.
 
     Named sizes are told from the tape itself, whose texts they carry; a traced model has rows for some sizes only.
     """
@@ -37,12 +37,33 @@ def planned(seat: Seat, what: str, make: Callable[[Seat], Passes]) -> Passes:
         return make(seat)
     key = (what, id(seat.arch), *seat.once("modes", lambda: _modes(seat)))
     found = _plans.get(key)
-    if found is None or found[0] is not seat.arch:
+    if found is None or found.arch is not seat.arch:
         if len(_plans) >= _MOST:
             _plans.clear()
+        found = _plans[key] = _Planned(seat.arch, _sizes(seat), make(seat))
+    if found.plan is None:
+        if found.sizes == _sizes(seat):
+            return found.passes
         later = structs.replace(seat, memo={}, **{name: Later.of(name) for name in SIZES})
-        found = _plans[key] = seat.arch, compiled(make(later))
-    return found[1](seat)
+        found.plan = compiled(make(later))
+    return found.plan(seat)
+
+
+class _Planned:
+    """Passes of some modes: as numbers for the first sizes, for one forecast asks the same often; a plan, which costs
+    more to make than passes, from the second sizes on."""
+
+    def __init__(self, arch: Arch, sizes: tuple[Any, ...], passes: Any) -> None:
+        self.arch = arch
+        self.sizes = sizes
+        self.passes = passes
+        self.plan: Plan | None = None
+
+
+def _sizes(seat: Seat) -> tuple[Any, ...]:
+    """The seat's sizes, to be compared; an array equals nothing."""
+    values = [getattr(seat, name) for name in SIZES]
+    return tuple([value if isinstance(value, int) else object() for value in values])
 
 
 def _modes(seat: Seat) -> tuple[Any, ...]:

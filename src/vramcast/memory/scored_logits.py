@@ -33,9 +33,12 @@ class ScoredLogits(FusedHead):
         if arch.ends.scales_hidden:
             given = self.times(hidden)
             self.keep(given)
-        logits = self._base("lm_head", given, arch.hidden, arch.vocab, bias=False)
+        low = self.cast(given, self.weights_dtype) if arch.ends.adds_wide else self._alias(given)
+        logits = self._base("lm_head", low, arch.hidden, arch.vocab, bias=False)
+        self.drop(low)
         if arch.ends.logits:
-            plain, logits = logits, self.times(logits)
+            wide, plain = arch.ends.logits == "wide", logits
+            logits = self.cast(plain, "fp32", "fp32 logits") if wide else self.times(plain)
             self.drop(plain)
         mark_logits(logits)
         return self._capped(logits) if arch.ends.logits == "capped" else logits

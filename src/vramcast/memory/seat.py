@@ -190,7 +190,7 @@ class Seat(Struct, frozen=True, kw_only=True):
     def hidden_dtype(self) -> str:
         """Of hidden states between blocks: what a block gives is added to what it was given. Norms in fp32 make fp32 of
         what a packed MLP is given, and so of what it gives."""
-        if self.norms_fp32 or self.arch.ends.wide:
+        if self.norms_fp32 or self.arch.ends.wide or self.arch.ends.adds_wide:
             return "fp32"
         if self.autocast and self.arch.ends.narrow:
             return self.compute_dtype

@@ -178,6 +178,9 @@ class Sight(Struct, frozen=True, kw_only=True):
     """nothing is added to what the convolution gives: see `Ends.narrow`"""
 
 
+Logits: TypeAlias = Literal["", "scaled", "capped", "wide"]
+
+
 class Ends(Struct, frozen=True, kw_only=True):
     """What a language model computes before and behind its layers."""
 
@@ -186,8 +189,8 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the last norm's name; "" for none"""
     scales: Literal["", "module", "model"] = ""
     """a constant multiplies the embedding: inside its own module, or in the model's forward"""
-    logits: Literal["", "scaled", "capped"] = ""
-    """what is done to the logits: nothing, a product with a constant, or a soft cap"""
+    logits: Logits = ""
+    """what is done to the logits: nothing, a product with a constant, a soft cap, or a copy in fp32"""
     kernel: str = ""
     """the attention that the class takes where nobody says one; "": scaled_dot_product_attention's choice"""
     spans: tuple[int, ...] = (0,)
@@ -220,8 +223,12 @@ class Ends(Struct, frozen=True, kw_only=True):
     """the language model's section says whether it makes a cache, whatever that of the whole model says"""
     own_positions: bool = False
     """each sequence has tables of its own, of positions along several axes (M-RoPE)"""
+    without: str = ""
+    """packages whose kernels the class takes where they are installed: its own PyTorch is counted, in training"""
     wide: bool = False
     """hidden states between layers are fp32"""
+    adds_wide: bool = False
+    """and so is what the last norm gives; but what the embedding gives is not"""
     idle_mask: bool = False
     """the model's forward makes a mask that no layer takes"""
     masked: bool = False

@@ -208,8 +208,8 @@ class GroupedQuery(Struct, frozen=True):
     rotates: bool = True
     interleaves: bool = False
     """each layer makes tables of its own, each number twice"""
-    scales: bool = False
-    """queries are multiplied with a constant"""
+    scales: str = ""
+    """the projection that a constant multiplies"""
     splits: bool = False
     """the fused projection is split by one operator, not sliced by three"""
     clips: bool = False
@@ -247,7 +247,7 @@ class GroupedQuery(Struct, frozen=True):
         sides: list[Tensor] = []
         for index, name in enumerate(("q_proj", "k_proj")):
             side = self._bounded(ops, ops.linear(f"{self.at}.{name}", x))
-            if self.scales and not index:
+            if name == self.scales:
                 plain, side = side, ops.times(side)
                 ops.drop(plain)
             side = ops.by_head(side, joined=self.joined)

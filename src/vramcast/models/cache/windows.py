@@ -151,7 +151,7 @@ def window_of(c: Fields, layer: int) -> Size:
     """Tokens that a layer's attention sees at most; 0 if all."""
     if "spans" not in c.memo:
         try:
-            c.memo["spans"] = spans(c.known.type, c.config, c.count("num_hidden_layers"), c.source)
+            c.memo["spans"] = spans(c.known.type, c.config, c.count("num_hidden_layers", 0, 0), c.source)
         except Refused:  # `cache_kinds` says what is wrong
             c.memo["spans"] = []
     found = c.memo["spans"]

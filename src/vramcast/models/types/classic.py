@@ -275,7 +275,7 @@ TYPES = {
         embed_norm="word_embeddings_layernorm",
     ),
     "opt": _Opt(
-        _apart("self_attn", "out_proj", "enable_bias", "enable_bias", scales=True),
+        _apart("self_attn", "out_proj", "enable_bias", "enable_bias", scales="q_proj"),
         plain("fc1 fc2", "enable_bias", width=ffn("ffn_dim"), activation="activation_function", takes=True),
         norm="layer",
         dropout="dropout",

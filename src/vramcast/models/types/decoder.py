@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from vramcast.models.cache.windows import window_of
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Blocks, Ends, Weight, axis
+from vramcast.models.layout import Blocks, Ends, Logits, Weight, axis
 from vramcast.models.ops import Forward, Operators, Tensor
 from vramcast.models.parts import (
     Flag,
@@ -151,16 +151,21 @@ class Layer(Struct, frozen=True):
         return out
 
 
-def _plain_logits(_: Fields) -> Literal["", "scaled", "capped"]:
+def _plain_logits(_: Fields) -> Logits:
     return ""
 
 
-def scaled_logits(_: Fields) -> Literal["", "scaled", "capped"]:
+def scaled_logits(_: Fields) -> Logits:
     """A constant multiplies them."""
     return "scaled"
 
 
-def capped_logits(c: Fields) -> Literal["", "scaled", "capped"]:
+def wide_logits(_: Fields) -> Logits:
+    """They are made fp32 by the model itself, whose product is gone then."""
+    return "wide"
+
+
+def capped_logits(c: Fields) -> Logits:
     """A soft cap, unless the config clears it."""
     return "capped" if c.get("final_logit_softcapping") is not None else ""
 
@@ -203,9 +208,9 @@ class Decoder(Struct, frozen=True):
     """width of the tables of rotary positions"""
     multiplies: Flag = False
     """constants multiply the embedding, what layers add, and the logits"""
-    scales: bool = False
-    """a constant multiplies the embedding, inside its module"""
-    logits: Callable[[Fields], Literal["", "scaled", "capped"]] = _plain_logits
+    scales: Literal["", "module", "model"] = ""
+    """a constant multiplies the embedding, inside its module or behind it"""
+    logits: Callable[[Fields], Logits] = _plain_logits
     kernel: str = ""
     """the attention that the class takes where nobody says one"""
     alone: bool = False
@@ -228,6 +233,8 @@ class Decoder(Struct, frozen=True):
     """the field that must be true for windows; while it is not, the class makes a mask for one of 0 tokens"""
     scales_hidden: bool = False
     """not the logits, but what the head is given is multiplied; and the embedding within its module (MiniCPM)"""
+    without: str = ""
+    """packages whose kernels the class takes where they are installed: its own PyTorch is counted"""
     first: Weights = none
     """what stands between embedding and layers"""
     more: Weights = none
@@ -269,11 +276,12 @@ class Decoder(Struct, frozen=True):
         """What is before and behind the layers."""
         return Ends(
             norm=self.norm,
+            without=self.without,
             final=self.final or ("norm" if self.run else ""),
             tables_each=self.tables_each,
             learned="own" if self.own_positions else "shared" if self.positions else "",
             drops=bool(self.embeds) and bool(c.get(self.embeds)),
-            scales="module" if self.scales else "model" if c.flag(self.multiplies) and not self.scales_hidden else "",
+            scales=self.scales or ("model" if c.flag(self.multiplies) and not self.scales_hidden else ""),
             logits="scaled" if c.flag(self.multiplies) and not self.scales_hidden else self.logits(c),
             kernel=self.kernel,
             alone=self.alone,

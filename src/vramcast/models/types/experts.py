@@ -48,7 +48,9 @@ class Scores(Struct, frozen=True):
     """the product is in fp32"""
     apart: bool = False
     """autocast is off for it"""
-    biased: bool = False
+    low: bool = False
+    """scores have the dtype of the logits, not fp32"""
+    biased: Flag = False
     """scores that a learned bias moves choose; the weights are the scores themselves"""
     groups: str = ""
     """the field that says how many groups of experts there are, of which some are chosen first"""
@@ -92,7 +94,7 @@ class Router(Struct, frozen=True):
 
     def _chosen_first(self, ops: Operators, logits: Tensor) -> tuple[Tensor, Tensor]:
         how = self.scores
-        given = ops.cast(logits, logits.dtype if how.wide else "fp32")
+        given = ops.cast(logits, logits.dtype if how.wide or how.low else "fp32")
         every = ops.softmax(given) if how.by == "softmax" else ops.sigmoid(given)
         ops.drop(given)
         if how.biased:
@@ -224,7 +226,7 @@ def moe(
 
     def forward(c: Fields, layer: int) -> Forward:
         assert scores is not None
-        how = structs.replace(scores, shares=c.flag(scores.shares))
+        how = structs.replace(scores, shares=c.flag(scores.shares), biased=c.flag(scores.biased))
         router = Router(f"{at}.{gate}", c.count(top), how, c.count(scores.groups, 0) if scores.groups else 0)
         beside = shared_part.forward(c, layer)
         one = next((weight.name for weight in shared_part(c, layer) if weight.name.endswith("_gate.weight")), "")

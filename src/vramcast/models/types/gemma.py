@@ -337,7 +337,7 @@ GEMMA4 = _Gemma4(
     norms=SANDWICH,
     more=_layer_input,
     norm="rms_shifted",
-    scales=True,
+    scales="module",
     rotary=None,
     logits=capped_logits,
 )

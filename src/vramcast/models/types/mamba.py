@@ -2,96 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from vramcast.models.fields import Fields
-from vramcast.models.layout import Axis, Weight, axis
-from vramcast.models.parts import Flag, Weights, either, gated, gqa, hidden, linear, none, norm, plain, tensor
-from vramcast.models.types.decoder import Decoder
-from vramcast.models.types.experts import Rule, moe
-from vramcast.num import Size
-
-
-class Names(Struct, frozen=True):
-    """How a model type spells the sizes of its mixers."""
-
-    at: str = "mamba"
-    state: str = "mamba_d_state"
-    conv: str = "mamba_d_conv"
-    expand: str = "mamba_expand"
-    inner: str = "mamba_intermediate_size"
-    rank: str = "mamba_dt_rank"
-    heads: str = "mamba_n_heads"
-    width: str = "mamba_d_head"
-    groups: str = "mamba_n_groups"
-    conv_bias: Flag = "mamba_conv_bias"
-    bias: Flag = "mamba_proj_bias"
-    out_bias: Flag = ""
-    """where it is another field than `bias`"""
-    norm: Flag = True
-
-
-def mamba1(names: Names, inner_norms: bool = False) -> Weights:
-    """Selective state space: in, convolution, x and dt projections, out."""
-
-    def part(c: Fields, _: int) -> list[Weight]:
-        inner = axis(c.count(names.inner, c.count(names.expand) * hidden(c)))
-        state, at = c.count(names.state), names.at
-        rank = -(-hidden(c) // 16) if c.get(names.rank) == "auto" else c.count(names.rank)
-        conv_bias, bias = c.flag(names.conv_bias), c.flag(names.bias)
-        found = [
-            tensor(f"{at}.A_log", inner, state),
-            tensor(f"{at}.D", inner),
-            *_conv(f"{at}.conv1d", inner, c.count(names.conv), conv_bias),
-            *linear(f"{at}.in_proj", hidden(c), inner + inner, bias),
-            *linear(f"{at}.x_proj", inner, rank + 2 * state),
-            *linear(f"{at}.dt_proj", rank, inner, True),
-            *linear(f"{at}.out_proj", inner, hidden(c), bias),
-        ]
-        sizes = {"dt": rank, "b": state, "c": state} if inner_norms else {}
-        return [*found, *(one for key, size in sizes.items() for one in norm(f"{at}.{key}_layernorm", size))]
-
-    return part
-
-
-def _conv(name: str, channels: Axis, kernel: Size, bias: bool) -> list[Weight]:
-    """A depthwise convolution along the tokens."""
-    found = [tensor(f"{name}.weight", channels, 1, kernel)]
-    return [*found, tensor(f"{name}.bias", channels)] if bias else found
-
-
-def mamba2(names: Names, inner: Callable[[Fields], Size | None] = lambda c: None) -> Weights:
-    """State space in heads: z, x, B, C and dt in one projection; B and C are shared by groups of heads."""
-
-    def part(c: Fields, _: int) -> list[Weight]:
-        count, at = c.count(names.heads), names.at
-        expected = inner(c)
-        width = c.get(names.width)
-        width = (expected or 0) // count if width == "auto" else c.count(names.width)
-        if expected is not None and expected != count * width:
-            c.wrong(f"{c.path(names.heads)} × {c.path(names.width)} = {count * width} must be {expected}")
-        x = axis(count, width)
-        shares = axis(c.count(names.groups), c.count(names.state), "kv")
-        mixed = x + shares + shares
-        bias = c.flag(names.bias)
-        found = [
-            *(tensor(f"{at}.{name}", axis(count)) for name in ("dt_bias", "A_log", "D")),
-            *_conv(f"{at}.conv1d", mixed, c.count(names.conv), c.flag(names.conv_bias)),
-            *linear(f"{at}.in_proj", hidden(c), x + mixed + axis(count), bias),
-            *linear(f"{at}.out_proj", x, hidden(c), c.flag(names.out_bias or names.bias)),
-        ]
-        return [*found, *norm(f"{at}.norm", x)] if c.flag(names.norm) else found
-
-    return part
-
-
-def expanded(field: str = "mamba_expand") -> Callable[[Fields], Size]:
-    """The inner width as a multiple of the hidden size."""
-    return lambda c: c.count(field) * hidden(c)
+from vramcast.models.layout import Ends, Weight, axis
+from vramcast.models.ops import Forward, Operators, Tensor
+from vramcast.models.parts import (
+    GroupedQuery,
+    Part,
+    Plain,
+    either,
+    gated,
+    gqa,
+    head_width,
+    hidden,
+    linear,
+    none,
+    plain,
+    rotary_width,
+    tensor,
+)
+from vramcast.models.types.decoder import Decoder, scaled_logits, wide_logits
+from vramcast.models.types.experts import GROUPED, Router, Rule, Scores, moe
+from vramcast.models.types.state_space import Names, expanded, mamba1, mamba2
 
 
 def _period(period: str, offset: str) -> Rule:
@@ -108,21 +44,31 @@ def _attends(c: Fields, layer: int) -> bool:
     return bool(kinds) and kinds[layer] in ("attention", "full_attention")
 
 
-def _granite_experts(c: Fields, layer: int) -> list[Weight]:
-    """Routed experts, where the model has any, beside a shared MLP."""
-    middle = axis(c.count("shared_intermediate_size"))
-    found = [
-        *linear("shared_mlp.input_linear", hidden(c), middle + middle),
-        *linear("shared_mlp.output_linear", middle, hidden(c)),
-    ]
-    for name in ("num_experts_per_tok", "intermediate_size"):  # read even where there are no routed experts
+def _routes(c: Fields, _: int) -> bool:
+    """Granite: whether the model has routed experts beside its shared MLP."""
+    for name in ("num_experts_per_tok", "intermediate_size"):  # read even where there are none
         c.given(name)
-    if not c.count("num_local_experts", 0, 0):
-        return found
-    return [*found, *_GRANITE_MOE(c, layer)]
+    return bool(c.count("num_local_experts", 0, 0))
 
 
-_GRANITE_MOE = moe("num_local_experts", width="intermediate_size", at="block_sparse_moe", gate="router")
+def _turns(c: Fields, _: int = 0) -> bool:
+    return c.get("position_embedding_type") == "rope"
+
+
+_GRANITE_MLP = gated(
+    at="shared_mlp",
+    fused="input_linear",
+    names="gate up output_linear",
+    width=lambda c: axis(c.count("shared_intermediate_size")),
+)
+_GRANITE_MOE = moe(
+    "num_local_experts",
+    width="intermediate_size",
+    at="block_sparse_moe",
+    gate="router",
+    shared_part=_GRANITE_MLP,
+    scores=Scores("chosen", like="tokens"),
+)
 _NEMOTRON = {
     "M": "mamba", "E": "moe", "*": "attention", "-": "mlp", "linear_attention": "mamba", "full_attention": "attention"
 }  # fmt: skip
@@ -154,7 +100,7 @@ def _nemotron_experts(c: Fields, _: int) -> list[Weight]:
     found = [
         tensor("mixer.experts.up_proj", every, middle, width, used=used),
         tensor("mixer.experts.down_proj", every, width, middle, used=used),
-        *linear("mixer.gate", hidden(c), number),
+        *(structs.replace(weight, bare=True) for weight in linear("mixer.gate", hidden(c), number)),
         *linear("mixer.shared_experts.up_proj", hidden(c), joint, bias),
         *linear("mixer.shared_experts.down_proj", joint, hidden(c), bias),
     ]
@@ -164,11 +110,127 @@ def _nemotron_experts(c: Fields, _: int) -> list[Weight]:
     return found
 
 
-def _nemotron(c: Fields, layer: int) -> list[Weight]:
+class _LatentExperts(Struct, frozen=True):
+    """The forward of `NemotronHMoE`: routed experts in a width of their own, a shared one in the layer's."""
+
+    router: Router
+    shared: Forward
+    activation: str
+    latent: bool
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        routed = self.router(ops, x)
+        if self.latent:
+            given = ops.linear("mixer.fc1_latent_proj", x)
+            narrow = ops.experts("mixer.experts", given, routed[2], routed[1], self.activation)
+            ops.drop(given)
+            mixed = ops.linear("mixer.fc2_latent_proj", narrow)
+            ops.drop(narrow)
+        else:
+            mixed = ops.experts("mixer.experts", x, routed[2], routed[1], self.activation)
+        beside = self.shared(ops, x)
+        out = ops.add(mixed, beside)
+        ops.drop(mixed, beside, *routed)
+        return out
+
+
+def _nemotron_mixture(c: Fields, _: int) -> Forward:
+    how = structs.replace(GROUPED, shares=c.flag("norm_topk_prob"))
+    router = Router("mixer.gate", c.count("num_experts_per_tok"), how, c.count("n_group", 1))
+    activation = c.word("mlp_hidden_act", "relu2")
+    shared = Plain("mixer.shared_experts.up_proj mixer.shared_experts.down_proj", activation)
+    return _LatentExperts(router, shared, activation, bool(c.count("moe_latent_size", 0, 0)))
+
+
+def _mixer(c: Fields, layer: int) -> Part:
     """One mixer a layer: state space, attention, MLP or experts."""
     kinds = _pattern(c)
-    kind = kinds[layer] if layer < len(kinds) else ""
-    return [*norm("norm", hidden(c)), *_MIXERS.get(kind, none)(c, layer)]
+    return _MIXERS[kinds[layer]] if layer < len(kinds) and kinds[layer] in _MIXERS else none
+
+
+class Beside(Struct, frozen=True):
+    """The mixers of `FalconH1DecoderLayer`: a state space and attention are given the same, and constants multiply what
+    both give."""
+
+    states: Forward
+    attention: GroupedQuery
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        plain = self.states(ops, x)
+        first = ops.times(plain)
+        ops.drop(plain)
+        given = ops.times(x)
+        plain = self.attention(ops, given)
+        ops.drop(given)
+        second = ops.times(plain)
+        ops.drop(plain)
+        ops.keep(first, second)
+        return ops.add(first, second)
+
+
+def _beside(attention: Part, states: Part) -> Part:
+    def forward(c: Fields, layer: int) -> Forward | None:
+        beside, attends = states.forward(c, layer), attention.forward(c, layer)
+        assert isinstance(attends, GroupedQuery)
+        return Beside(beside, structs.replace(attends, scales="k_proj")) if beside else None
+
+    return Part(lambda c, layer: [*attention(c, layer), *states(c, layer)], forward)
+
+
+class MultipliedGated(Struct, frozen=True):
+    """The forward of `FalconH1MLP`: constants multiply the gate and the output; up comes first."""
+
+    at: str
+    activation: str
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        ops.scope(self.at)
+        up = ops.linear(f"{self.at}.up_proj", x)
+        plain = ops.linear(f"{self.at}.gate_proj", x)
+        gate = ops.times(plain)
+        ops.drop(plain)
+        active = ops.activate(self.activation, gate)
+        ops.drop(gate)
+        product = ops.multiply(up, active)
+        ops.drop(up, active)
+        down = ops.linear(f"{self.at}.down_proj", product)
+        out = ops.times(down)
+        ops.drop(down, product)
+        return out
+
+
+class WideBlock(Struct, frozen=True):
+    """The forward of `Mamba2Block`: what it is given is made fp32 before it is added to, and the sum stays so."""
+
+    mixer: Forward
+
+    def __call__(self, ops: Operators, x: Tensor) -> Tensor:
+        low = ops.narrowed(x)
+        given = ops.norm("rms", "norm", low)
+        ops.drop(low)
+        wide = ops.cast(x, "fp32")
+        added = self.mixer(ops, given)
+        ops.drop(given)
+        ops.scope("residual")
+        out = ops.add(wide, added)
+        ops.drop(wide, added)
+        return out
+
+
+class _Pure(Decoder, frozen=True, kw_only=True):
+    """A model of state spaces alone."""
+
+    def layer(self, c: Fields, layer: int) -> Forward | None:
+        if not self._wide(c):
+            return super().layer(c, layer)
+        mixer = self.attention.forward(c, layer) if isinstance(self.attention, Part) else None
+        return WideBlock(mixer) if mixer else None
+
+    def ends(self, c: Fields) -> Ends:
+        return structs.replace(super().ends(c), adds_wide=self._wide(c))
+
+    def _wide(self, c: Fields) -> bool:
+        return c.flag("residual_in_fp32")
 
 
 class _NemotronH(Decoder, frozen=True):
@@ -176,7 +238,7 @@ class _NemotronH(Decoder, frozen=True):
         return len(_pattern(c))
 
 
-_MIXERS: dict[str, Weights] = {
+_MIXERS: dict[str, Part] = {
     "mamba": mamba2(
         Names(
             at="mixer",
@@ -187,11 +249,13 @@ _MIXERS: dict[str, Weights] = {
             groups="n_groups",
             conv_bias="use_conv_bias",
             bias="use_bias",
+            chunk="chunk_size",
+            activation="mamba_hidden_act",
         )
     ),
-    "attention": gqa("attention_bias", "attention_bias", at="mixer"),
-    "mlp": plain("mixer.up_proj mixer.down_proj", "mlp_bias"),
-    "moe": _nemotron_experts,
+    "attention": gqa("attention_bias", "attention_bias", at="mixer", turns=lambda _c, _layer: False),
+    "mlp": plain("mixer.up_proj mixer.down_proj", "mlp_bias", activation="mlp_hidden_act", otherwise="relu2"),
+    "moe": Part(_nemotron_experts, _nemotron_mixture),
 }
 _MAMBA = Names(
     at="mixer",
@@ -205,19 +269,31 @@ _MAMBA = Names(
     groups="n_groups",
     conv_bias="use_conv_bias",
     bias="use_bias",
+    chunk="chunk_size",
 )
-_Pure = partial(Decoder, prefix="backbone", embed="embeddings", final="norm_f", norms="norm")
+_FALCON_MLP = gated("mlp_bias", at="feed_forward")
+_KERNELS = "mamba-ssm and causal-conv1d"
+_Alone = partial(
+    _Pure,
+    prefix="backbone",
+    embed="embeddings",
+    final="norm_f",
+    norms="norm",
+    rotary=None,
+    logits=wide_logits,
+    without=_KERNELS,
+)
 _Feed = partial(Decoder, final="final_layernorm", norms="input_layernorm pre_ff_layernorm")
 
 TYPES = {
-    "mamba": _Pure(mamba1(_MAMBA)),
-    "falcon_mamba": _Pure(mamba1(_MAMBA)),
-    "mamba2": _Pure(mamba2(_MAMBA, expanded("expand"))),
+    "mamba": _Alone(mamba1(_MAMBA)),
+    "falcon_mamba": _Alone(mamba1(_MAMBA, "l2")),
+    "mamba2": _Alone(mamba2(_MAMBA, expanded("expand"))),
     "jamba": _Feed(
         either(
             _period("attn_layer_period", "attn_layer_offset"),
-            gqa(),
-            mamba1(Names(), inner_norms=True),
+            gqa(turns=lambda _c, _layer: False),
+            mamba1(Names(), "rms"),
         ),
         moe(
             width="intermediate_size",
@@ -225,22 +301,50 @@ TYPES = {
             gate="router",
             sparse=_period("expert_layer_period", "expert_layer_offset"),
             dense=gated(at="feed_forward"),
+            scores=Scores(like="tokens"),
         ),
+        rotary=None,
+        without=_KERNELS,
     ),
     "bamba": _Feed(
-        either(_at_indices, gqa("attention_bias", "attention_bias"), mamba2(Names(), expanded())),
+        either(
+            _at_indices,
+            gqa("attention_bias", "attention_bias", rotary=rotary_width(0.5), joins=True),
+            mamba2(Names(), expanded()),
+        ),
         gated("mlp_bias", at="feed_forward"),
+        rotary=rotary_width(0.5),
+        without=_KERNELS,
     ),
     "granitemoehybrid": Decoder(
-        either(_attends, gqa("attention_bias", "attention_bias"), mamba2(Names(), expanded())), _granite_experts
+        either(_attends, gqa("attention_bias", "attention_bias", turns=_turns), mamba2(Names(), expanded())),
+        either(_routes, _GRANITE_MOE, _GRANITE_MLP),
+        rotary=lambda c: head_width(c) if _turns(c) else 0,
+        multiplies=True,
+        without=_KERNELS,
     ),
     "falcon_h1": _Feed(
-        gqa("attention_bias", "attention_bias"),
-        gated("mlp_bias", at="feed_forward"),
-        more=mamba2(
-            Names(norm="mamba_rms_norm", out_bias="projectors_bias"),
-            lambda c: c.count("mamba_d_ssm", c.count("mamba_expand") * hidden(c)),
+        _beside(
+            gqa("attention_bias", "attention_bias"),
+            mamba2(
+                Names(norm="mamba_rms_norm", out_bias="projectors_bias", multiplies=True),
+                lambda c: c.count("mamba_d_ssm", c.count("mamba_expand") * hidden(c)),
+            ),
         ),
+        Part(_FALCON_MLP, lambda c, _: MultipliedGated("feed_forward", c.word("hidden_act", "silu"))),
+        scales="model",
+        logits=scaled_logits,
+        without=_KERNELS,
     ),
-    "nemotron_h": _NemotronH(_nemotron, embed="embeddings", final="norm_f", norms="", tied=False),
+    "nemotron_h": _NemotronH(
+        Part(lambda c, layer: _mixer(c, layer)(c, layer), lambda c, layer: _mixer(c, layer).forward(c, layer)),
+        embed="embeddings",
+        final="norm_f",
+        norms="norm",
+        norm="rms_wide",
+        rotary=None,
+        logits=wide_logits,
+        tied=False,
+        without=_KERNELS,
+    ),
 }
