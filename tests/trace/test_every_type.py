@@ -41,7 +41,7 @@ EXCEPTIONS = {
 """(type, mode) that is off by more, and the cause"""
 NO_CLASS = {
     "baichuan": "", "deepseek": "", "internlm": "", "internlm2": "", "kimi_k2": "", "nemotron-nas": "", "phi3small": "",
-    "qwen": "", "xverse": "", "kimi_linear": "",
+    "qwen": "", "xverse": "",
     "llama4": "the class fails: its text model's outputs have no image_outputs (transformers 5.24)",
     "gemma3n": "its tower needs timm",
     "kimi_k25": "the class reads other names of the tower's sizes than a checkpoint has",

@@ -314,6 +314,7 @@ TYPES = {
     "lfm2": _Lfm2(
         either(attends(lambda c, layer: layer in c.indices("full_attn_idxs")), _LFM2_ATTENTION, _SHORT_CONV),
         gated(at="feed_forward", names=_W, width=_lfm2_width),
+        without="causal-conv1d",
     ),
     "lfm2_moe": _Lfm2(
         either(attends(lambda _, __: False), _LFM2_ATTENTION, _SHORT_CONV),
@@ -325,5 +326,6 @@ TYPES = {
                 "sigmoid", low=True, biased="use_expert_bias", shares="norm_topk_prob", in_place=False, scaled=True
             ),
         ),
+        without="causal-conv1d",
     ),
 }
