@@ -10,11 +10,11 @@ from msgspec import structs
 
 from vramcast.catalog.dtypes import BYTES
 from vramcast.models.fields import Fields
+from vramcast.models.grouped_query import GroupedQuery
 from vramcast.models.layout import Axis, Blocks, Weight, axis
 from vramcast.models.ops import Forward, Heads
 from vramcast.models.parts import (
     Flag,
-    GroupedQuery,
     Part,
     ffn,
     gqa,

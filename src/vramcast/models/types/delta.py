@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from vramcast.models.grouped_query import GroupedQuery
 from vramcast.models.ops import Delta, Operators, Tensor
-from vramcast.models.parts import GroupedQuery
 from vramcast.models.types.convolution import short_convolution
 from vramcast.num import Size
 

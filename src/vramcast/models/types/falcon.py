@@ -5,9 +5,10 @@ from __future__ import annotations
 from msgspec import structs
 
 from vramcast.models.fields import Fields
+from vramcast.models.grouped_query import GroupedQuery
 from vramcast.models.layout import Weight, axis
 from vramcast.models.ops import Forward, Heads, Operators, Tensor
-from vramcast.models.parts import GroupedQuery, Part, ffn, hidden, linear, norm, plain
+from vramcast.models.parts import Part, ffn, hidden, linear, norm, plain
 from vramcast.models.types.classic import full_heads
 from vramcast.models.types.decoder import PRE_NORM, Decoder, Order
 from vramcast.num import Size

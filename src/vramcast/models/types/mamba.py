@@ -8,10 +8,10 @@ from typing import Any, cast
 from msgspec import Struct, structs
 
 from vramcast.models.fields import Fields
+from vramcast.models.grouped_query import GroupedQuery
 from vramcast.models.layout import Ends, Weight, axis
 from vramcast.models.ops import Forward, Operators, Tensor
 from vramcast.models.parts import (
-    GroupedQuery,
     Part,
     Plain,
     either,

@@ -7,10 +7,10 @@ from typing import Any, cast
 from msgspec import Struct
 
 from vramcast.models.fields import Fields
+from vramcast.models.grouped_query import GroupedQuery
 from vramcast.models.layout import Weight, axis
 from vramcast.models.ops import Forward, Heads, Operators, Tensor
 from vramcast.models.parts import (
-    GroupedQuery,
     Part,
     gated,
     gqa,

@@ -11,9 +11,10 @@ from typing import Any, cast
 from msgspec import structs
 
 from vramcast.models.fields import Fields
+from vramcast.models.grouped_query import GroupedQuery
 from vramcast.models.layout import Weight, axis
 from vramcast.models.ops import Forward, Heads
-from vramcast.models.parts import GroupedQuery, Part, Weights, ffn, gated, gqa, heads, hidden, linear, norm
+from vramcast.models.parts import Part, Weights, ffn, gated, gqa, heads, hidden, linear, norm
 from vramcast.models.types.decoder import PRE_NORM, Decoder
 from vramcast.models.types.experts import first_dense, moe, shared, times
 

@@ -11,9 +11,10 @@ from typing import Any, cast
 from msgspec import structs
 
 from vramcast.models.fields import Fields
+from vramcast.models.grouped_query import GroupedQuery
 from vramcast.models.layout import Blocks, Sight, Weight, axis
 from vramcast.models.ops import Forward, Heads
-from vramcast.models.parts import GroupedQuery, Plain, Weights, linear, norm, single, stack, tensor
+from vramcast.models.parts import Plain, Weights, linear, norm, single, stack, tensor
 from vramcast.models.sight import Normed, Patches, Pool, Projector
 from vramcast.models.types.decoder import Layer
 from vramcast.num import Size, whole
