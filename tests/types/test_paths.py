@@ -61,8 +61,8 @@ CHOICES = {
 
 ENGINE = [name for name in NAMES if name.startswith("engine.")]
 JOB_WIDE = """
-algorithm grpo.variant framework group prompts_per_step lengths reference.kind reward.kind critic.kind teacher.kind
-logprob.source logprob.entropy logprob.chunk gpu gpus gpus_per_node host_bytes busy_bytes allocator
+algorithm grpo.variant framework group prompts_per_step image_tokens lengths reference.kind reward.kind critic.kind
+teacher.kind logprob.source logprob.entropy logprob.chunk gpu gpus gpus_per_node host_bytes busy_bytes allocator
 """.split()
 
 

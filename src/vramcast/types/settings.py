@@ -119,7 +119,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     packing: Annotated[bool, _role("sequences are packed until seq_len is full")] = False
     padding: Annotated[Literal["longest", "max", "free"], _role("what shorter sequences are padded to")] = "longest"
     labelled_frac: Annotated[Fraction | None, _role("share of tokens the loss scores; unset: an interval")] = None
-    image_tokens: Annotated[Whole | None, _role("tokens of a sequence that images take; unset: none")] = None
+    image_tokens: Annotated[Whole | None, _wide("tokens of a sequence that images take; unset: none")] = None
     group: Annotated[Count, _wide("responses per prompt")] = 1
     prompts_per_step: Annotated[Count | None, _wide("prompts per rollout, over all GPUs")] = None
     mini_batch: Annotated[Count | None, _role("prompts per optimizer step, over all GPUs")] = None
